@@ -1,0 +1,6 @@
+"""``python -m poolmgr``."""
+
+from poolmgr.cli.main import run
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,229 @@
+"""What can stop a command: one class a kind, each with a stable code and an exit status.
+
+An error says what was expected, what was found and where (``message``), what to do next
+(``hint``), and lists every case where there are several (``details``, never cut).
+The codes are part of the interface: scripts match on them, so a code is never reused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import ClassVar
+
+
+class Exit(IntEnum):
+    """Exit statuses (docs/exit-status.md). ``BAD`` wins over ``AGAIN``."""
+
+    GOOD = 0
+    ERROR = 1
+    USAGE = 2
+    BAD = 3
+    CREDENTIALS = 4
+    AGAIN = 5
+    INTERRUPTED = 130
+
+
+class PoolError(Exception):
+    """Base of every error that poolmgr raises on purpose."""
+
+    code: ClassVar[str] = "error"
+    exit: ClassVar[Exit] = Exit.ERROR
+
+    def __init__(self, message: str, *, hint: str = "", details: Iterable[str] = ()) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.details = tuple(details)
+
+
+class UsageError(PoolError):
+    """The command's words do not fit together."""
+
+    code = "usage"
+    exit = Exit.USAGE
+
+
+# --- what the pool says of itself -------------------------------------------------------------
+
+
+class PoolNotFoundError(PoolError):
+    """No pool at the address: no such folder, repository, bucket or manifest."""
+
+    code = "no-pool"
+
+
+class IndexInvalidError(PoolError):
+    """``task_to_blob.json`` is missing, is not JSON, has another shape, or names unsafe paths."""
+
+    code = "bad-index"
+
+
+class UnsafePathError(PoolError):
+    """A path that would leave the pool, hide in it, or clash with another by case."""
+
+    code = "unsafe-path"
+
+
+class ManifestInvalidError(PoolError):
+    """A manifest that is not TOML, has an unknown key, or a value of the wrong kind."""
+
+    code = "bad-manifest"
+
+
+class DatasetInvalidError(PoolError):
+    """A dataset that cannot be read as rows or task folders."""
+
+    code = "bad-dataset"
+
+
+class PoolChangedError(PoolError):
+    """The pool changed while it was being read or written."""
+
+    code = "pool-changed"
+    exit = Exit.AGAIN
+
+
+class MirrorInvalidError(PoolError):
+    """The ``.poolmgr`` folder of a mirror holds something this version cannot read."""
+
+    code = "bad-mirror"
+
+
+class NotAMirrorError(PoolError):
+    """The destination is a pool that ``fetch`` did not fill, and adopting it was not asked for."""
+
+    code = "not-a-mirror"
+
+
+class DestinationError(PoolError):
+    """The place to write to is a file, cannot be written, or lies on an unusable filesystem."""
+
+    code = "bad-destination"
+
+
+class NoSpaceError(PoolError):
+    """There is not enough room for what is to be written."""
+
+    code = "no-space"
+
+
+class AlreadyExistsError(PoolError):
+    """The name to be written is taken; nothing is ever overwritten."""
+
+    code = "already-exists"
+
+
+class BadFileError(PoolError):
+    """A file that was needed cannot be read, or is not what it should be."""
+
+    code = "bad-file"
+
+
+# --- what a finished run found ----------------------------------------------------------------
+
+
+class UnknownVariantError(PoolError):
+    """The index has no variant of that name."""
+
+    code = "unknown-variant"
+    exit = Exit.BAD
+
+
+class UnknownTaskError(PoolError):
+    """The variant has no task of that name."""
+
+    code = "unknown-task"
+    exit = Exit.BAD
+
+
+class PoolLacksBlobsError(PoolError):
+    """The index names blobs that the pool itself does not hold."""
+
+    code = "pool-lacks-blobs"
+    exit = Exit.BAD
+
+
+class MissError(PoolError):
+    """``resolve``: no file in the pool answers to the reference."""
+
+    code = "miss"
+    exit = Exit.BAD
+
+
+class AmbiguousError(PoolError):
+    """``resolve``: more than one file answers to the reference."""
+
+    code = "ambiguous"
+    exit = Exit.BAD
+
+
+class EmptyFileError(PoolError):
+    """``resolve``: the file is there and has no bytes."""
+
+    code = "zero-byte"
+    exit = Exit.BAD
+
+
+class InvalidImageError(PoolError):
+    """``resolve``: the file is there and is no image that can be mounted."""
+
+    code = "invalid-image"
+    exit = Exit.BAD
+
+
+class ChangedSinceProvenError(PoolError):
+    """``resolve``: the file is not (any more) the one that was proven."""
+
+    code = "changed-since-proven"
+    exit = Exit.BAD
+
+
+class NothingComparedError(PoolError):
+    """A check that was asked for had nothing to look at; that is a failure, never a pass."""
+
+    code = "nothing-compared"
+    exit = Exit.BAD
+
+
+# --- the other side -----------------------------------------------------------------------------
+
+
+class CredentialsError(PoolError):
+    """401 or 403: no token, a token without the right, or a gated repository."""
+
+    code = "credentials"
+    exit = Exit.CREDENTIALS
+
+
+class RemoteRefusedError(PoolError):
+    """The server's answer is final (402, 404, 413 …); trying again cannot help."""
+
+    code = "remote-refused"
+
+
+class RemoteTroubleError(PoolError):
+    """Passing trouble (429, 5xx, a broken or stalled connection) outlasted the retries."""
+
+    code = "remote-trouble"
+    exit = Exit.AGAIN
+
+
+class BadTransferError(PoolError):
+    """The bytes that arrived are not the bytes that the pool lists."""
+
+    code = "bad-transfer"
+    exit = Exit.BAD
+
+
+class IncompleteError(PoolError):
+    """The run was stopped (SIGTERM) before it was done; running it again goes on."""
+
+    code = "incomplete"
+    exit = Exit.AGAIN
+
+
+class MissingToolError(PoolError):
+    """A program or library that the request needs is not installed."""
+
+    code = "missing-tool"

@@ -1,0 +1,1 @@
+"""Task datasets: rows, Harbor task folders, archives, environments."""

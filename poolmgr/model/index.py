@@ -1,0 +1,187 @@
+"""The index of a pool, ``task_to_blob.json``: ``{variant: {task id: blob path}}``.
+
+The contract is the real pool's (docs/pool-format.md). Everything in it is hostile until parsed:
+keys given twice, other nesting, unsafe paths and empty variants are refused, by name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from poolmgr.errors import IndexInvalidError, UnknownTaskError, UnknownVariantError
+from poolmgr.model.blob import case_clashes, path_trouble
+
+MAX_INDEX_BYTES = 512 * 1024 * 1024
+MAX_NAME = 512
+Assignments = Mapping[str, str]
+"""Task id -> blob path."""
+
+
+def nearest(word: str, words: Iterable[str], count: int = 3) -> list[str]:
+    """The ``count`` words most like ``word``, the most alike first."""
+    return difflib.get_close_matches(word, list(words), n=count, cutoff=0.5)
+
+
+@dataclass(frozen=True)
+class Index:
+    """Variants and their assignments, in the order of the file."""
+
+    variants: Mapping[str, Assignments]
+    source: str
+    """Where it was read, for messages."""
+
+    @staticmethod
+    def parse(data: bytes, source: str) -> Index:
+        """The index in ``data``; raises ``IndexInvalidError`` with every problem in ``details``."""
+        if len(data) > MAX_INDEX_BYTES:
+            raise IndexInvalidError(
+                f"{source}: {len(data)} bytes, more than an index of {MAX_INDEX_BYTES} may have"
+            )
+        repeated: list[str] = []
+
+        def no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+            table = dict(pairs)
+            if len(table) != len(pairs):
+                seen: set[str] = set()
+                repeated.extend(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+            return table
+
+        try:
+            raw = json.loads(data.decode("utf-8-sig"), object_pairs_hook=no_repeats)
+        except UnicodeDecodeError as e:
+            raise _bad(source, f"is not UTF-8 text (byte {e.start})") from None
+        except RecursionError:
+            raise _bad(source, "is nested far too deeply") from None
+        except ValueError as e:
+            raise _bad(source, _not_json(data, str(e))) from None
+        if repeated:
+            raise _bad(source, "gives a key twice", [f"{key!r} stands more than once" for key in repeated])
+        if not isinstance(raw, dict):
+            raise _bad(
+                source, f"holds a JSON {_kind(raw)} where {{variant: {{task: blob path}}}} was expected"
+            )
+        if not raw:
+            raise _bad(source, "names no variant at all")
+        return Index.build(raw, source)
+
+    @staticmethod
+    def build(raw: Mapping[str, Any], source: str) -> Index:
+        """The index in an already decoded mapping, under the same rules as ``parse``."""
+        problems: list[str] = []
+        checked: dict[str, str | None] = {}
+        variants: dict[str, Assignments] = {}
+        for variant, tasks in raw.items():
+            if trouble := name_trouble(variant):
+                problems.append(f"variant {variant!r} {trouble}")
+                continue
+            if not isinstance(tasks, dict):
+                problems.append(f"variant {variant!r} holds a JSON {_kind(tasks)}, not {{task: blob path}}")
+                continue
+            if not tasks:
+                problems.append(f"variant {variant!r} has 0 tasks")
+            for task, path in tasks.items():
+                if trouble := name_trouble(task):
+                    problems.append(f"variant {variant!r}: task {task!r} {trouble}")
+                if not isinstance(path, str):
+                    problems.append(
+                        f"variant {variant!r}, task {task!r}: a JSON {_kind(path)} stands for its path"
+                    )
+                    continue
+                if path not in checked:
+                    checked[path] = path_trouble(path)
+                if checked[path] is not None:
+                    problems.append(f"variant {variant!r}, task {task!r}: the path {path!r} {checked[path]}")
+            variants[variant] = MappingProxyType(tasks)
+        for group in case_clashes(p for p, trouble in checked.items() if trouble is None):
+            problems.append(f"the paths {', '.join(map(repr, group))} differ only in case")
+        if problems:
+            raise _bad(
+                source, problems[0] + (f" (and {len(problems) - 1} more)" if problems[1:] else ""), problems
+            )
+        return Index(MappingProxyType(variants), source)
+
+    def variant(self, name: str) -> Assignments:
+        """The assignments of one variant; the error lists those that exist, nearest first."""
+        try:
+            return self.variants[name]
+        except KeyError:
+            close = nearest(name, self.variants)
+            order = close + [v for v in self.variants if v not in close]
+            raise UnknownVariantError(
+                f"{self.source} has no variant {name!r}; it has: {', '.join(order)}",
+                hint=f"did you mean {order[0]!r}?" if close else "",
+                details=order,
+            ) from None
+
+    def blob(self, variant: str, task: str) -> str:
+        """The path that ``task`` of ``variant`` needs."""
+        tasks = self.variant(variant)
+        try:
+            return tasks[task]
+        except KeyError:
+            close = nearest(task, tasks)
+            elsewhere = [v for v, t in self.variants.items() if task in t]
+            hint = f"nearest: {', '.join(close)}" if close else ""
+            if elsewhere:
+                hint = f"variant {', '.join(map(repr, elsewhere))} has it"
+            raise UnknownTaskError(
+                f"variant {variant!r} has no task {task!r} among its {len(tasks):,}", hint=hint, details=close
+            ) from None
+
+    def blobs(self, variants: Iterable[str] | None = None) -> frozenset[str]:
+        """The distinct paths that the named variants (default: all) need."""
+        names = self.variants if variants is None else list(variants)
+        return frozenset(path for name in names for path in self.variant(name).values())
+
+    def to_bytes(self) -> bytes:
+        """The file's bytes: UTF-8 JSON, variants and tasks in order, one task a line, a final newline."""
+        plain = {v: dict(sorted(t.items())) for v, t in sorted(self.variants.items())}
+        return (json.dumps(plain, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def tasks_by_blob(assignments: Assignments) -> dict[str, list[str]]:
+    """Blob path -> its tasks, both in the order of the assignments."""
+    result: dict[str, list[str]] = {}
+    for task, path in assignments.items():
+        result.setdefault(path, []).append(task)
+    return result
+
+
+def name_trouble(name: object) -> str | None:
+    """Why a variant or task may not have this name, or None."""
+    if not isinstance(name, str) or not name:
+        return "is empty"
+    if len(name) > MAX_NAME:
+        return f"is {len(name)} characters long, more than {MAX_NAME}"
+    if not name.isprintable():
+        return "holds a control character"
+    return None
+
+
+def _bad(source: str, what: str, details: Iterable[str] = ()) -> IndexInvalidError:
+    return IndexInvalidError(
+        f"{source}: {what}",
+        hint="an index is {variant: {task id: blob path}}; see docs/pool-format.md",
+        details=details,
+    )
+
+
+def _kind(value: object) -> str:
+    kinds: dict[type, str] = {list: "list", str: "string", bool: "boolean", int: "number", float: "number"}
+    return kinds.get(type(value), "null" if value is None else "object")
+
+
+def _not_json(data: bytes, why: str) -> str:
+    head = data.lstrip()[:15].lower()
+    if not head:
+        return "is empty"
+    if head.startswith((b"<!doctype", b"<html")):
+        return "is an HTML page, not JSON (a login or error page in its place?)"
+    if head.startswith(b"version https:/"):
+        return "is a git-lfs pointer, not JSON (run 'git lfs pull')"
+    return f"is not JSON: {why}"

@@ -1,0 +1,1 @@
+"""What to do: pure functions on the model. No I/O."""

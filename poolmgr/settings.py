@@ -1,0 +1,39 @@
+"""The only reader of the environment: addresses, folders, token, endpoint, terminal wishes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One reading of the environment; made once a run, passed down where it is needed."""
+
+    pool: str | None
+    """``POOLMGR_POOL``: the pool's address when ``-p`` is not given."""
+    config_dir: Path
+    """Where the user keeps manifests: ``POOLMGR_CONFIG``, else ``$XDG_CONFIG_HOME/poolmgr``."""
+    offline: bool
+    """``HF_HUB_OFFLINE``: no request leaves this machine."""
+    hf_endpoint: str | None
+    """``HF_ENDPOINT``: another Hub than the public one."""
+    no_color: bool
+    """``NO_COLOR`` is set and not empty (no-color.org)."""
+
+    @staticmethod
+    def read() -> Settings:
+        env = os.environ
+        config = env.get("POOLMGR_CONFIG")
+        if config:
+            config_dir = Path(config)
+        else:
+            config_dir = Path(env.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "poolmgr"
+        return Settings(
+            pool=env.get("POOLMGR_POOL") or None,
+            config_dir=config_dir,
+            offline=env.get("HF_HUB_OFFLINE", "").strip().upper() in {"1", "ON", "YES", "TRUE"},
+            hf_endpoint=env.get("HF_ENDPOINT") or None,
+            no_color=bool(env.get("NO_COLOR")),
+        )

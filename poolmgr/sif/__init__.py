@@ -1,0 +1,1 @@
+"""What is inside an image: SIF and squashfs, read, checked and written."""

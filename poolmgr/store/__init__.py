@@ -1,0 +1,1 @@
+"""Where bytes live: one small protocol, and the stores that keep it."""
