@@ -18,7 +18,9 @@ KEEP = ("PATH", "LANG", "LC_ALL", "TERM", "CI", "VIRTUAL_ENV", "TMPDIR")
 def _hermetic(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path_factory.mktemp("home")
     for name in list(os.environ):
-        if name.startswith(("HF_", "POOLMGR_", "XDG_", "HUGGING", "AWS_", "DAYTONA_", "APPTAINER", "SINGULARITY", "SLURM_")):
+        if name.startswith(
+            ("HF_", "POOLMGR_", "XDG_", "HUGGING", "AWS_", "DAYTONA_", "APPTAINER", "SINGULARITY", "SLURM_")
+        ):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("HF_HOME", str(home / "hf"))
@@ -34,7 +36,11 @@ def poolmgr(tmp_path: Path) -> RunPoolmgr:
     """Run the command line in a process of its own: ``poolmgr("audit", "-p", pool)``."""
 
     def run(
-        *args: str | Path, env: dict[str, str] | None = None, cwd: Path | None = None, timeout: float = 120, stdin: str = ""
+        *args: str | Path,
+        env: dict[str, str] | None = None,
+        cwd: Path | None = None,
+        timeout: float = 120,
+        stdin: str = "",
     ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "poolmgr", *map(str, args)],

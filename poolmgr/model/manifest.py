@@ -197,8 +197,7 @@ class _Reader:
                 hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(keys)}"
                 raise self.fail(f"{where}.{key}" if where else key, "unknown key", hint)
 
-    def table(self, raw: Mapping[str, Any], key: str, keys: tuple[str, ...] | None
-    ) -> dict[str, Any]:
+    def table(self, raw: Mapping[str, Any], key: str, keys: tuple[str, ...] | None) -> dict[str, Any]:
         value = raw.get(key, {})
         if not isinstance(value, dict):
             raise self.fail(key, f"expected a table, found {value!r}")
