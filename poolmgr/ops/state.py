@@ -1,0 +1,91 @@
+"""The ``.poolmgr`` folder of a pool: its identity, and where everything of ours lies in it."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from pathlib import Path
+
+from poolmgr.errors import AlreadyExistsError, MirrorInvalidError
+from poolmgr.model.blob import STATE_DIR
+from poolmgr.model.lock import Lock
+from poolmgr.store.files import create_durable, mapped_os_errors, write_durable
+
+MAX_LOCK_BYTES = 1 << 30
+
+
+class State:
+    """Paths below ``ROOT/.poolmgr``. Nothing is created before it is asked for."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.folder = root / STATE_DIR
+        self.identity_file = self.folder / "pool.json"
+        self.locks_folder = self.folder / "lock"
+        self.partial = self.folder / "partial"
+        self.quarantine = self.folder / "quarantine"
+        self.attest = self.folder / "attest"
+
+    def identity(self) -> str | None:
+        """The pool's random identity, or None where the folder has none yet."""
+        try:
+            data = self.identity_file.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as e:
+            raise MirrorInvalidError(f"{self.identity_file}: {e.strerror}") from None
+        try:
+            row = json.loads(data)
+            identity = row["id"]
+            if row["schema"] != 1 or not isinstance(identity, str) or not identity:
+                raise ValueError("another schema")
+        except (ValueError, KeyError, TypeError) as e:
+            raise MirrorInvalidError(
+                f"{self.identity_file}: not a pool identity ({e})",
+                hint="remove the file: the files of the pool are then hashed again",
+            ) from None
+        return identity
+
+    def ensure_identity(self) -> str:
+        """The identity, made now if there is none; the first of two makers wins."""
+        identity = self.identity()
+        if identity is not None:
+            return identity
+        with mapped_os_errors(self.folder):
+            self.folder.mkdir(exist_ok=True)
+        row = {"schema": 1, "id": secrets.token_hex(16), "created": time.time()}
+        try:
+            create_durable(self.identity_file, (json.dumps(row) + "\n").encode())
+        except AlreadyExistsError:
+            pass
+        identity = self.identity()
+        assert identity is not None
+        return identity
+
+    def lock_file(self, variant: str) -> Path:
+        """The lock's file; every character that a path could trip over is percent-encoded."""
+        from urllib.parse import quote
+
+        return self.locks_folder / f"{quote(variant, safe='')}.json"
+
+    def locks(self) -> dict[str, Lock]:
+        """Every lock of the mirror by variant, in order; empty where ``fetch`` never finished."""
+        try:
+            files = sorted(f for f in self.locks_folder.iterdir() if f.suffix == ".json")
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        locks = {}
+        for file in files:
+            if file.stat().st_size > MAX_LOCK_BYTES:
+                raise MirrorInvalidError(f"{file}: larger than a lock can be")
+            lock = Lock.parse(file.read_bytes(), str(file))
+            if self.lock_file(lock.variant) != file:
+                raise MirrorInvalidError(f"{file}: holds the lock of another variant, {lock.variant!r}")
+            locks[lock.variant] = lock
+        return locks
+
+    def write_lock(self, lock: Lock) -> None:
+        with mapped_os_errors(self.locks_folder):
+            self.locks_folder.mkdir(parents=True, exist_ok=True)
+        write_durable(self.lock_file(lock.variant), lock.to_bytes())
