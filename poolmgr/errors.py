@@ -120,6 +120,12 @@ class BadFileError(PoolError):
     code = "bad-file"
 
 
+class FileMissingError(BadFileError):
+    """The store has no file at the path."""
+
+    code = "no-such-file"
+
+
 # --- what a finished run found ----------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from poolmgr.errors import IndexInvalidError, UsageError
+from poolmgr.errors import FileMissingError, IndexInvalidError, UsageError
 from poolmgr.model.blob import Blob, Listing
 from poolmgr.model.index import MAX_INDEX_BYTES, Index
 from poolmgr.model.lock import Lock
@@ -52,10 +52,11 @@ class PoolView:
         where = f"{self.address}/{name}"
         try:
             data = self.store.read(name, limit=MAX_INDEX_BYTES)
-        except FileNotFoundError:
-            raise IndexInvalidError(
-                f"{self.address} has no {name}", hint="a pool keeps its index at its root; see docs/pool-format.md"
-            ) from None
+        except FileMissingError:
+            hint = "a pool keeps its index at its root; see docs/pool-format.md"
+            if self.state is not None and self.state.identity() is not None:
+                hint = "no fetch into this folder has finished: run 'poolmgr fetch' again"
+            raise IndexInvalidError(f"{self.address} has no {name}", hint=hint) from None
         return Index.parse(data, where)
 
     @cached_property

@@ -31,7 +31,7 @@ class Body(Protocol):
 class Store(Protocol):
     """Reading. Paths are blob paths (model/blob.py) or the name of an index or dataset file.
 
-    Errors: a missing path is ``BadFileError``; refusals and passing trouble are
+    Errors: a missing path is ``FileMissingError``; refusals and passing trouble are
     ``CredentialsError``, ``RemoteRefusedError`` and ``RemoteTroubleError``.
     """
 
