@@ -107,7 +107,9 @@ class AttestWriter:
                 stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
                 host = "".join(c if c.isalnum() else "-" for c in socket.gethostname())[:40]
                 self.path = self.folder / f"{stamp}-{host}-{os.getpid()}-{secrets.token_hex(4)}.jsonl"
-                self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+                self._fd = os.open(
+                    self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644
+                )
                 fsync_dir(self.folder)
             data = "".join(self._pending).encode()
             while data:
@@ -118,5 +120,7 @@ class AttestWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
         self.close()

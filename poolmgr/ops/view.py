@@ -47,7 +47,9 @@ class PoolView:
     def index(self) -> Index:
         """A mirror's index is derived from its locks; any other pool's is read from its file."""
         if self.locks:
-            return Index.build({v: dict(lock.tasks) for v, lock in self.locks.items()}, f"the locks of {self.address}")
+            return Index.build(
+                {v: dict(lock.tasks) for v, lock in self.locks.items()}, f"the locks of {self.address}"
+            )
         name = self.manifest.index
         where = f"{self.address}/{name}"
         try:
@@ -144,6 +146,8 @@ def open_folder(root: Path) -> PoolView:
     """A folder as it stands, without asking the environment; the light way in for the library."""
     locks = State(root).locks()
     newest = max(locks.values(), key=lambda lock: lock.time, default=None)
-    rules = Manifest.parse(newest.manifest, "the lock's manifest") if newest and newest.manifest else Manifest()
+    rules = (
+        Manifest.parse(newest.manifest, "the lock's manifest") if newest and newest.manifest else Manifest()
+    )
     store = LocalStore(root)
     return PoolView(store.address, store, rules, root, locks, State(root).attest)
