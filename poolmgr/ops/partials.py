@@ -1,0 +1,157 @@
+"""Partial files: who is writing which, and how another process goes on with a dead one's.
+
+Two fetches into one folder need no flock. Every run writes only files of its own, whose names
+carry the blob's key and the run's token, and a finished file gets its final name by link(2),
+which never replaces. A partial whose writer is surely dead (same machine and pid namespace, and
+its process is gone) is taken over by renaming it: the name is the claim, so of two takers one
+wins. A partial whose writer cannot be seen (another machine) is only ever copied from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import re
+import secrets
+from collections import defaultdict
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_NAME = re.compile(r"([0-9a-f]{64})\.([0-9a-f]{12})-(\d{1,10})-(\d{1,20})-([0-9a-f]{8})\.part")
+_live_runs: set[str] = set()
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def _process_start(pid: int) -> int | None:
+    """Clock ticks after boot at which ``pid`` started (proc(5), stat field 22); None if it is gone."""
+    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return int(fields[19]) if len(fields) > 19 and fields[0] not in "ZX" else None
+
+
+def _domain() -> str:
+    """The set of processes that this one can see the life of: one boot, one pid namespace."""
+    try:
+        namespace = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        namespace = secrets.token_hex(8)  # nobody's life can be seen: nothing is ever surely dead
+    boot = _read("/proc/sys/kernel/random/boot_id").strip()
+    return hashlib.sha256(f"{boot} {namespace}".encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """One partial file as a look at the folder showed it."""
+
+    path: Path
+    key: str
+    domain: str
+    pid: int
+    start: int
+    run: str
+    size: int
+    mtime_ns: int
+    links: int
+
+
+class Partials:
+    """The partial files of one folder, seen by one run. ``close`` ends the run's claim on its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.run = secrets.token_hex(4)
+        self.domain = _domain()
+        self._suffix = f"{self.domain}-{os.getpid()}-{_process_start(os.getpid()) or 0}-{self.run}.part"
+        self._count = itertools.count()
+        _live_runs.add(self.run)
+
+    def close(self) -> None:
+        _live_runs.discard(self.run)
+
+    def mine(self, key: str) -> Path:
+        """The path at which this run writes the blob with this key."""
+        return self.folder / f"{key}.{self._suffix}"
+
+    def scan(self) -> dict[str, list[Partial]]:
+        """Key -> every partial file there is, the longest first; files of other names are not ours."""
+        found: dict[str, list[Partial]] = defaultdict(list)
+        try:
+            with os.scandir(self.folder) as entries:
+                for entry in entries:
+                    match = _NAME.fullmatch(entry.name)
+                    if match is None or not entry.is_file(follow_symlinks=False):
+                        continue
+                    with suppress(FileNotFoundError):
+                        st = entry.stat(follow_symlinks=False)
+                        key, domain, pid, start, run = match.groups()
+                        found[key].append(
+                            Partial(
+                                Path(entry.path), key, domain, int(pid), int(start), run,
+                                st.st_size, st.st_mtime_ns, st.st_nlink,
+                            )  # fmt: skip
+                        )
+        except FileNotFoundError:
+            return {}
+        for group in found.values():
+            group.sort(key=lambda p: (-p.size, p.path.name))
+        return found
+
+    def of(self, key: str) -> list[Partial]:
+        return self.scan().get(key, [])
+
+    def is_mine(self, partial: Partial) -> bool:
+        return partial.run == self.run and partial.domain == self.domain
+
+    def surely_dead(self, partial: Partial) -> bool:
+        """Whether the writer's end can be seen from here."""
+        if partial.domain != self.domain:
+            return False
+        if partial.pid == os.getpid():
+            return partial.run not in _live_runs
+        return _process_start(partial.pid) != partial.start
+
+    def take_over(self, key: str, limit: int, others: Iterable[Partial] | None = None) -> int:
+        """Begin with the best partial of others, of at most ``limit`` bytes; returns the bytes now in ``mine``.
+
+        Whatever they are worth is for the caller to prove.
+        """
+        mine = self.mine(key)
+        for partial in self.of(key) if others is None else others:
+            if self.is_mine(partial) or not 0 < partial.size <= limit:
+                continue
+            try:
+                # a second link means that it was just published under its final name: never write to it
+                if self.surely_dead(partial) and partial.links == 1:
+                    partial.path.rename(mine)
+                else:
+                    _copy(partial.path, mine, limit)
+            except FileNotFoundError:
+                continue  # its owner finished, or another taker was first
+            return mine.stat().st_size
+        return 0
+
+    def sweep(self, keys: Iterable[str] | None = None) -> None:
+        """Remove the partials of dead runs: those of ``keys``, or all."""
+        wanted = None if keys is None else set(keys)
+        for key, group in self.scan().items():
+            if wanted is None or key in wanted:
+                for partial in group:
+                    if self.surely_dead(partial) or self.is_mine(partial):
+                        partial.path.unlink(missing_ok=True)
+
+
+def _copy(source: Path, target: Path, limit: int) -> None:
+    with source.open("rb") as reader, target.open("wb") as writer:
+        left = limit
+        while left > 0 and (chunk := reader.read(min(1 << 20, left))):
+            writer.write(chunk)
+            left -= len(chunk)

@@ -1,0 +1,436 @@
+"""One blob's way into a mirror: bytes, proof, final name. Runs on a worker thread.
+
+The bytes go to a partial file of this run and are hashed as they come. Only a file whose size and
+sha256 are the listing's, whose header and mount checks pass, and which is on disk, gets its final
+name; right bytes that are no valid image go to quarantine.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from poolmgr import __version__
+from poolmgr.errors import (
+    AlreadyExistsError,
+    BadTransferError,
+    DestinationError,
+    PoolError,
+    RemoteTroubleError,
+)
+from poolmgr.model.attestation import Attestation
+from poolmgr.model.blob import Blob
+from poolmgr.model.finding import Finding, Level, Severity, Verdict
+from poolmgr.model.stamp import Stamp
+from poolmgr.ops.attest import AttestWriter
+from poolmgr.ops.partials import Partials
+from poolmgr.ops.progress import Progress
+from poolmgr.ops.state import State as Folder
+from poolmgr.plan.transfer import Item, State
+from poolmgr.sif.check import Report, check
+from poolmgr.sif.source import FileSource
+from poolmgr.store.base import Store
+from poolmgr.store.files import fsync_dir, mapped_os_errors, publish, replace, write_durable
+
+CHUNK = 1 << 20
+TRIES_WITHOUT_PROGRESS = 5
+BACKOFF = 0.5
+"""Seconds before the first retry of a broken body; doubled each time, with jitter."""
+
+
+class Result(StrEnum):
+    TRANSFERRED = "transferred"
+    KEPT = "kept"
+    """There already, and proven now (by hash) or before (by attestation)."""
+    COPIED = "copied"
+    """Copied from a proven file of the mirror with the same bytes."""
+    QUARANTINED = "quarantined"
+    FAILED = "failed"
+    """The bytes are wrong, or the pool does not have them; another run would find the same."""
+    TROUBLE = "trouble"
+    """Passing trouble; another run goes on where this one stopped."""
+    BUSY = "busy"
+    """Another live fetch is writing this blob."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    item: Item
+    result: Result
+    transferred: int = 0
+    """Bytes that came from the pool for it, retries included."""
+    findings: tuple[Finding, ...] = ()
+    sha256: str | None = None
+    """Of the file that is there now, where it is known."""
+    error: PoolError | None = None
+
+    @property
+    def good(self) -> bool:
+        return self.result in (Result.TRANSFERRED, Result.KEPT, Result.COPIED)
+
+
+class WrongBytesError(Exception):
+    """The bytes on hand are not the blob's; begin again from byte 0."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding.message)
+        self.finding = finding
+
+
+class StoppedError(Exception):
+    """The run is over; partial files stay for the next one."""
+
+
+@dataclass
+class Mover:
+    """Moves the blobs of one run into one folder."""
+
+    store: Store
+    folder: Folder
+    identity: str
+    attest: AttestWriter
+    progress: Progress
+    partials: Partials
+    allow_legacy: bool = False
+    stopped: Callable[[], bool] = lambda: False
+    download: Callable[[Blob, Path], None] | None = None
+    """Another way to bring a whole file (Xet); None is ranged HTTP."""
+    dirty: set[Path] = field(default_factory=set)
+    """Folders with new names that are not yet on disk; ``settle`` syncs them."""
+    _guard: threading.Lock = field(default_factory=threading.Lock)
+
+    # --- the ways of an item ---------------------------------------------------------------------
+
+    def run(self, item: Item, *, wait: bool = False) -> Outcome:
+        """Carry out one item of the plan. With ``wait`` a blob that another fetch holds is fetched all the same."""
+        sent = _Counter()
+        try:
+            if item.state in (State.PROVEN, State.LACKING):
+                raise AssertionError(item)  # nothing to carry out
+            if item.state is State.QUARANTINED:
+                return self._again_from_quarantine(item)
+            if item.state is State.UNPROVEN:
+                kept = self._prove_in_place(item)
+                if kept is not None:
+                    return kept
+            if item.state is State.ELSEWHERE and item.source is not None:
+                copied = self._copy(item, self.folder.root / item.source)
+                if copied is not None:
+                    return copied
+            if not wait and self._held_by_another(item):
+                return Outcome(item, Result.BUSY)
+            return self._bring(item, sent)
+        except (BadTransferError, RemoteTroubleError) as e:
+            result = Result.FAILED if isinstance(e, BadTransferError) else Result.TROUBLE
+            return Outcome(item, result, sent.total, (Finding(e.code, e.message),), error=e)
+
+    def _prove_in_place(self, item: Item) -> Outcome | None:
+        """Hash what lies at the final name; None when it is wrong and must be replaced."""
+        blob, path = item.blob, self.folder.root / item.blob.path
+        with FileSource(path) as source:
+            before = Stamp.of(os.fstat(source.fd))
+            sha256 = self._hash(source.fd, 0, source.size)
+            if source.size != blob.size or (blob.sha256 is not None and sha256 != blob.sha256):
+                return None
+            report = check(source, Level.MOUNT, allow_legacy=self.allow_legacy)
+            if Stamp.of(os.fstat(source.fd)) != before:
+                return None  # changed under our hands: bring it anew
+        if not report.verdict.passes:
+            return self._quarantine(item, path, sha256, report)
+        self._attest(blob.path, path, sha256, report)
+        return Outcome(item, Result.KEPT, sha256=sha256)
+
+    def _copy(self, item: Item, source: Path) -> Outcome | None:
+        """The bytes of a proven file under another name; None when it turns out wrong."""
+        part = self.partials.mine(self._key(item.blob))
+        digest = hashlib.sha256()
+        try:
+            with mapped_os_errors(part), source.open("rb") as reader, part.open("wb") as writer:
+                while chunk := reader.read(CHUNK):
+                    self._check_stop()
+                    digest.update(chunk)
+                    writer.write(chunk)
+                    self.progress.advance(len(chunk))
+        except FileNotFoundError:
+            return None
+        if digest.hexdigest() != item.blob.sha256:
+            part.unlink()
+            return None
+        return self._finish(item, part, digest.hexdigest(), Result.COPIED, 0)
+
+    def _bring(self, item: Item, sent: _Counter) -> Outcome:
+        """From the pool, from where a partial ends; wrong bytes are fetched once more from byte 0."""
+        part = self.partials.mine(self._key(item.blob))
+        fresh = item.blob.sha256 is None or self.download is not None
+        start = 0 if fresh else self.partials.take_over(self._key(item.blob), item.blob.size)
+        for last in (False, True):
+            try:
+                if self.download is not None:
+                    sha256 = self._through_client(item.blob, part, sent)
+                else:
+                    sha256 = self._stream(item.blob, part, start, sent)
+                return self._finish(item, part, sha256, Result.TRANSFERRED, sent.total)
+            except WrongBytesError as wrong:
+                part.unlink(missing_ok=True)
+                if last:
+                    return Outcome(item, Result.FAILED, sent.total, (wrong.finding,))
+                self.progress.note(f"{item.blob.path}: {wrong.finding.message}; fetching it again from byte 0")
+                self.progress.advance(-item.blob.size)
+                start = 0
+        raise AssertionError("unreachable")
+
+    def _again_from_quarantine(self, item: Item) -> Outcome:
+        """Look at the quarantined bytes once more: a newer poolmgr may judge otherwise."""
+        held = self.quarantined_file(item.blob)
+        findings: tuple[Finding, ...] = ()
+        if held.exists():
+            with FileSource(held) as source:
+                report = check(source, Level.MOUNT, allow_legacy=self.allow_legacy)
+                good = report.verdict.passes and self._hash(source.fd, 0, source.size) == item.blob.sha256
+            if good:
+                outcome = self._finish(item, held, item.blob.sha256 or "", Result.KEPT, 0)
+                held.with_suffix(".json").unlink(missing_ok=True)
+                return outcome
+            findings = report.findings
+        return Outcome(item, Result.QUARANTINED, findings=(_quarantine_finding(item.blob, findings), *findings))
+
+    # --- bytes -------------------------------------------------------------------------------------
+
+    def _stream(self, blob: Blob, part: Path, start: int, sent: _Counter) -> str:
+        """Fill ``part`` from ``start`` on; the sha256 of the whole. Goes on at the byte reached."""
+        with mapped_os_errors(part):
+            fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            digest = hashlib.sha256()
+            at = 0
+            if start:
+                self._hash(fd, 0, start, digest)
+                at = start
+            tries = 0
+            while at < blob.size:
+                reached = at
+                try:
+                    with self.store.stream(blob.path, at) as body:
+                        if body.total is not None and body.total != blob.size:
+                            raise WrongBytesError(_size_finding(blob, body.total, next(iter(body), b"")))
+                        if body.start != at:  # the server began elsewhere than it was asked to
+                            if body.start != 0:
+                                raise WrongBytesError(
+                                    Finding("bad-transfer", f"asked for bytes from {at:,}, was sent bytes from {body.start:,}")
+                                )
+                            self.progress.advance(-at)
+                            digest, at = hashlib.sha256(), 0
+                        for chunk in body:
+                            self._check_stop()
+                            if at + len(chunk) > blob.size:
+                                raise WrongBytesError(
+                                    Finding("wrong-size", f"the pool lists {blob.size:,} bytes, more than that arrived")
+                                )
+                            digest.update(chunk)
+                            with mapped_os_errors(part):
+                                _write_at(fd, chunk, at)
+                            at += len(chunk)
+                            sent.total += len(chunk)
+                            self.progress.advance(len(chunk))
+                    if at < blob.size:
+                        raise RemoteTroubleError(f"{blob.path}: the connection ended at {at:,} of {blob.size:,} bytes")
+                except RemoteTroubleError as e:
+                    tries = 0 if at > reached else tries + 1
+                    if tries >= TRIES_WITHOUT_PROGRESS:
+                        raise
+                    wait = BACKOFF * 2**tries * random.uniform(0.7, 1.3)  # noqa: S311 - jitter, not a secret
+                    self.progress.note(f"{blob.path}: {e.message}; going on at byte {at:,} in {wait:.1f} s")
+                    self._pause(wait)
+            with mapped_os_errors(part):
+                os.ftruncate(fd, blob.size)
+                os.fsync(fd)
+            sha256 = digest.hexdigest()
+            if blob.sha256 is not None and sha256 != blob.sha256:
+                raise WrongBytesError(_hash_finding(blob, sha256))
+            return sha256
+        finally:
+            os.close(fd)
+
+    def _through_client(self, blob: Blob, part: Path, sent: _Counter) -> str:
+        """Fill ``part`` by the other way, then read it back: nothing that it says is taken on trust."""
+        assert self.download is not None
+        part.unlink(missing_ok=True)
+        self.download(blob, part)
+        with FileSource(part) as source, mapped_os_errors(part):
+            sent.total += source.size
+            if source.size != blob.size:
+                raise WrongBytesError(_size_finding(blob, source.size, source.read_at(0, 64)))
+            sha256 = self._hash(source.fd, 0, source.size)
+            os.fsync(source.fd)
+        if blob.sha256 is not None and sha256 != blob.sha256:
+            raise WrongBytesError(_hash_finding(blob, sha256))
+        return sha256
+
+    def _hash(self, fd: int, start: int, end: int, digest: hashlib._Hash | None = None) -> str:
+        digest = digest or hashlib.sha256()
+        while start < end:
+            self._check_stop()
+            chunk = os.pread(fd, min(CHUNK, end - start), start)
+            if not chunk:
+                break
+            digest.update(chunk)
+            start += len(chunk)
+            self.progress.advance(len(chunk))
+        return digest.hexdigest()
+
+    # --- proof and final name ------------------------------------------------------------------------
+
+    def _finish(self, item: Item, part: Path, sha256: str, result: Result, sent: int) -> Outcome:
+        """Check the finished bytes and give them their name; a right file that is there already stays."""
+        blob = item.blob
+        with FileSource(part) as source:
+            report = check(source, Level.MOUNT, allow_legacy=self.allow_legacy)
+            if result is Result.COPIED:
+                with mapped_os_errors(part):
+                    os.fsync(source.fd)
+        if not report.verdict.passes:
+            return self._quarantine(item, part, sha256, report, sent)
+        final = self.folder.root / blob.path
+        self._make_parent(final)
+        try:
+            publish(part, final)
+        except AlreadyExistsError:
+            if item.state is not State.WRONG and item.state is not State.UNPROVEN:
+                # another fetch was faster; its file has to prove itself like any other
+                theirs = self._prove_in_place(item)
+                if theirs is not None:
+                    part.unlink(missing_ok=True)
+                    return theirs
+            replace(part, final)
+        self._dirty(final.parent)
+        self._attest(blob.path, final, sha256, report)
+        return Outcome(item, result, sent, report.findings, sha256)
+
+    def _quarantine(self, item: Item, path: Path, sha256: str, report: Report, sent: int = 0) -> Outcome:
+        """Right bytes, no valid image: out of the way, remembered by sha256, with the reasons beside it."""
+        blob = item.blob
+        if report.verdict is Verdict.UNCHECKED:
+            found = Finding("not-checked", "the image could not be checked here: " + "; ".join(map(str, report.findings)))
+            return Outcome(item, Result.FAILED, sent, (found, *report.findings), sha256)
+        held = self.folder.quarantine / f"{sha256}.sif"
+        with mapped_os_errors(held):
+            self.folder.quarantine.mkdir(parents=True, exist_ok=True)
+        replace(path, held)
+        self._dirty(path.parent)
+        row = {
+            "schema": 1,
+            "kind": "quarantine",
+            "path": blob.path,
+            "size": blob.size,
+            "sha256": sha256,
+            "verdict": report.verdict.value,
+            "findings": [f.as_json() for f in report.findings],
+            "version": __version__,
+            "time": time.time(),
+        }
+        write_durable(held.with_suffix(".json"), (json.dumps(row, indent=1, ensure_ascii=False) + "\n").encode())
+        findings = (_quarantine_finding(blob, report.findings), *report.findings)
+        return Outcome(item, Result.QUARANTINED, sent, findings, sha256)
+
+    def quarantined_file(self, blob: Blob) -> Path:
+        return self.folder.quarantine / f"{blob.sha256}.sif"
+
+    def _attest(self, path: str, file: Path, sha256: str, report: Report) -> None:
+        self.attest.add(
+            Attestation(
+                pool=self.identity,
+                path=path,
+                stamp=Stamp.of(file.stat(follow_symlinks=False)),
+                checks={**report.checks, "hash": Verdict.OK},
+                sha256=sha256,
+                findings=report.findings,
+                arch=report.arch,
+                versions={"poolmgr": __version__},
+                time=time.time(),
+            )
+        )
+
+    def _make_parent(self, final: Path) -> None:
+        """The folder of ``final``, made component by component; a link that leaves the mirror is refused."""
+        root, folder = self.folder.root, self.folder.root
+        for part in final.parent.relative_to(root).parts:
+            folder = folder / part
+            if folder.is_symlink():
+                raise DestinationError(
+                    f"{folder} is a symbolic link, so files in it would not lie in {root}",
+                    hint="remove the link, or fetch into the folder that it leads to",
+                )
+            with mapped_os_errors(folder):
+                if not folder.is_dir():
+                    folder.mkdir(exist_ok=True)
+                    self._dirty(folder.parent)
+
+    def _dirty(self, folder: Path) -> None:
+        with self._guard:
+            self.dirty.add(folder)
+
+    def settle(self) -> None:
+        """Every name given so far is on disk when this returns."""
+        with self._guard:
+            folders, self.dirty = self.dirty, set()
+        for folder in sorted(folders):
+            fsync_dir(folder)
+
+    # --- small things -------------------------------------------------------------------------------
+
+    def _held_by_another(self, item: Item) -> bool:
+        return any(
+            not self.partials.is_mine(p) and p.domain == self.partials.domain and not self.partials.surely_dead(p)
+            for p in self.partials.of(self._key(item.blob))
+        )
+
+    def _key(self, blob: Blob) -> str:
+        """The blob's sha256; where the pool gives none, a key of its own address (never continued)."""
+        return blob.sha256 or hashlib.sha256(f"{self.store.address}\0{blob.path}".encode()).hexdigest()
+
+    def _check_stop(self) -> None:
+        if self.stopped():
+            raise StoppedError
+
+    def _pause(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            self._check_stop()
+            time.sleep(min(0.2, left))
+
+
+@dataclass
+class _Counter:
+    total: int = 0
+
+
+def _write_at(fd: int, data: bytes, offset: int) -> None:
+    while data:
+        done = os.pwrite(fd, data, offset)
+        if done == 0:
+            raise OSError(errno.EIO, "nothing was written")
+        offset += done
+        data = data[done:]
+
+
+def _size_finding(blob: Blob, found: int, head: bytes) -> Finding:
+    what = " (an HTML page in its place)" if head.lstrip()[:9].lower().startswith((b"<!doctype", b"<html")) else ""
+    return Finding("wrong-size", f"the pool lists {blob.size:,} bytes, the server sends {found:,}{what}")
+
+
+def _hash_finding(blob: Blob, found: str) -> Finding:
+    return Finding("wrong-hash", f"the pool lists sha256 {blob.sha256}, what arrived has {found}")
+
+
+def _quarantine_finding(blob: Blob, findings: tuple[Finding, ...]) -> Finding:
+    why = "; ".join(str(f) for f in findings if f.severity is Severity.ERROR) or "no valid image"
+    return Finding("quarantined", f"the bytes are the pool's (sha256 {blob.sha256 or 'not recorded'}), the image is not valid: {why}")
