@@ -22,9 +22,11 @@ from pathlib import Path
 from poolmgr import __version__
 from poolmgr.errors import (
     AlreadyExistsError,
-    BadTransferError,
+    BadFileError,
+    CredentialsError,
     DestinationError,
     PoolError,
+    RemoteRefusedError,
     RemoteTroubleError,
 )
 from poolmgr.model.attestation import Attestation
@@ -126,11 +128,11 @@ class Mover:
                 copied = self._copy(item, self.folder.root / item.source)
                 if copied is not None:
                     return copied
-            if not wait and self._held_by_another(item):
+            if not wait and self.holders(item.blob):
                 return Outcome(item, Result.BUSY)
             return self._bring(item, sent)
-        except (BadTransferError, RemoteTroubleError) as e:
-            result = Result.FAILED if isinstance(e, BadTransferError) else Result.TROUBLE
+        except (BadFileError, CredentialsError, RemoteRefusedError, RemoteTroubleError) as e:
+            result = Result.TROUBLE if isinstance(e, RemoteTroubleError) else Result.FAILED
             return Outcome(item, result, sent.total, (Finding(e.code, e.message),), error=e)
 
     def _prove_in_place(self, item: Item) -> Outcome | None:
@@ -387,10 +389,12 @@ class Mover:
 
     # --- small things -------------------------------------------------------------------------------
 
-    def _held_by_another(self, item: Item) -> bool:
-        return any(
-            not self.partials.is_mine(p) and p.domain == self.partials.domain and not self.partials.surely_dead(p)
-            for p in self.partials.of(self._key(item.blob))
+    def holders(self, blob: Blob) -> tuple[tuple[str, int, int], ...]:
+        """Partial files of runs that are not surely dead, this one left out: (name, size, mtime_ns)."""
+        return tuple(
+            (p.path.name, p.size, p.mtime_ns)
+            for p in self.partials.of(self._key(blob))
+            if not self.partials.is_mine(p) and not self.partials.surely_dead(p)
         )
 
     def _key(self, blob: Blob) -> str:

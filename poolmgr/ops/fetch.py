@@ -1,0 +1,422 @@
+"""``fetch``: from a pool anywhere to a local mirror of some variants, proven whole."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+from poolmgr.errors import (
+    AlreadyExistsError,
+    DestinationError,
+    Exit,
+    NoSpaceError,
+    NotAMirrorError,
+    PoolLacksBlobsError,
+    UnknownTaskError,
+    UsageError,
+)
+from poolmgr.model.blob import INDEX_NAME, Blob
+from poolmgr.model.finding import Level, Severity
+from poolmgr.model.index import Assignments, Index, nearest
+from poolmgr.model.lock import Lock
+from poolmgr.ops.attest import Attested, AttestWriter, load
+from poolmgr.ops.partials import Partials
+from poolmgr.ops.progress import Progress, Silent
+from poolmgr.ops.state import State as Folder
+from poolmgr.ops.transfer import Mover, Outcome, Result
+from poolmgr.ops.view import PoolView
+from poolmgr.plan.transfer import FetchPlan, Item, Local, State, plan_fetch
+from poolmgr.store.files import create_durable, mapped_os_errors, write_durable
+
+DEFAULT_RESERVE = 1_000_000_000
+"""Bytes that a fetch leaves free on the destination's filesystem."""
+QUIET_HOLDER = 30.0
+"""Seconds without a change after which a blob that another run is writing is fetched all the same."""
+
+
+@dataclass(frozen=True)
+class Request:
+    to: Path
+    variants: tuple[str, ...]
+    """Empty: every variant of the index."""
+    tasks: tuple[str, ...] | None = None
+    """Only these tasks of each variant; None: all."""
+    jobs: int = 8
+    reserve: int = DEFAULT_RESERVE
+    rehash: bool = False
+    """Hash again what attestations vouch for."""
+    allow_missing: bool = False
+    allow_legacy: bool = False
+    adopt_existing: bool = False
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """The certificate of one fetch."""
+
+    plan: FetchPlan
+    outcomes: tuple[Outcome, ...]
+    """One for every item of the plan that was not proven before, in path order."""
+    locked: tuple[str, ...]
+    """Variants whose lock was written."""
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def bad(self) -> tuple[Outcome, ...]:
+        return tuple(o for o in self.outcomes if not o.good)
+
+    @property
+    def transferred(self) -> int:
+        """Bytes that came from the pool, retries included."""
+        return sum(o.transferred for o in self.outcomes)
+
+    @property
+    def proven(self) -> int:
+        """Needed blobs that are in the mirror and proven."""
+        return len(self.plan.of(State.PROVEN)) + sum(o.good for o in self.outcomes)
+
+    @property
+    def exit(self) -> Exit:
+        if self.plan.of(State.LACKING) or self.plan.findings:
+            return Exit.BAD
+        if any(o.result is not Result.TROUBLE for o in self.bad):
+            refused = [o.error.exit for o in self.bad if o.error is not None]
+            only_credentials = len(refused) == len(self.bad) and set(refused) == {Exit.CREDENTIALS}
+            return Exit.CREDENTIALS if only_credentials else Exit.BAD
+        return Exit.AGAIN if self.bad else Exit.GOOD
+
+
+@dataclass
+class Fetch:
+    """One run: ``plan`` looks and decides, ``carry_out`` acts. Reads nothing of the environment."""
+
+    view: PoolView
+    request: Request
+    progress: Progress = field(default_factory=Silent)
+    download: Callable[[Blob, Path], None] | None = None
+    """Another way to bring whole files (Xet); None is ranged reading through the store."""
+
+    @cached_property
+    def folder(self) -> Folder:
+        return Folder(self.request.to)
+
+    # --- looking -----------------------------------------------------------------------------------
+
+    def plan(self) -> FetchPlan:
+        """The plan that ``carry_out`` would follow now; writes nothing.
+
+        Raises ``NotAMirrorError``, ``DestinationError``, ``UnknownVariantError``,
+        ``UnknownTaskError`` and what reading the pool raises.
+        """
+        self._check_destination()
+        index = self.view.index
+        names = self.request.variants or tuple(index.variants)
+        wanted = {name: self._wanted(index, name) for name in dict.fromkeys(names)}
+        self._check_tasks(wanted)
+        totals = {name: self.view.total_tasks(name) for name in wanted}
+        expected = {name: self.view.manifest.rules(name).tasks for name in wanted}
+        listing = self.view.listing
+        needed = {path for tasks in wanted.values() for path in tasks.values()}
+        local = self._look((listing.blobs[p] for p in needed if p in listing.blobs), Partials(self.folder.partial))
+        return plan_fetch(wanted, totals, listing, local, expected)
+
+    def check(self, plan: FetchPlan) -> None:
+        """What must hold before the first byte: the pool has everything, and there is room for it."""
+        lacking = plan.of(State.LACKING)
+        if lacking and not self.request.allow_missing:
+            raise PoolLacksBlobsError(
+                f"{self.view.address} lacks {len(lacking):,} of the {len(plan.items):,} blobs that its own index names; "
+                "nothing was fetched",
+                hint="tell the pool's owner, or fetch the rest with --allow-missing (still exit 3)",
+                details=[f"{i.blob.path}: {i.finding} (tasks: {', '.join(i.tasks)})" for i in lacking],
+            )
+        free = self.free()
+        if plan.room and plan.room + self.request.reserve > free:
+            raise NoSpaceError(
+                f"{self.request.to}: {plan.room:,} bytes are needed and {self.request.reserve:,} are kept in reserve, "
+                f"{free:,} are free; nothing was fetched",
+                hint="free some room, fetch fewer tasks (--tasks), or set a smaller --reserve",
+            )
+
+    def free(self) -> int:
+        """Bytes free for this user where the mirror is or will be."""
+        folder = self.request.to.absolute()
+        while not folder.exists():
+            folder = folder.parent
+        return shutil.disk_usage(folder).free
+
+    def _check_destination(self) -> None:
+        to = self.request.to
+        if not to.exists():
+            if to.is_symlink():
+                raise DestinationError(f"{to} is a symbolic link that leads nowhere", hint="remove it or restore its target")
+            return
+        if not to.is_dir():
+            raise DestinationError(f"{to} is not a folder", hint="give a folder, or a path that does not exist yet")
+        root = self.view.root
+        if root is not None and root.exists() and to.samefile(root):
+            raise UsageError(f"{to} is the pool itself", hint="give another folder with --to")
+        ours = self.folder.identity() is not None
+        if (to / INDEX_NAME).exists() and not ours and not self.request.adopt_existing:
+            raise NotAMirrorError(
+                f"{to} holds a {INDEX_NAME} that poolmgr did not write",
+                hint="--adopt-existing keeps its good files, hashes them, and makes it a mirror of this pool",
+            )
+
+    def _wanted(self, index: Index, name: str) -> Assignments:
+        tasks = index.variant(name)
+        if self.request.tasks is None:
+            return tasks
+        return {task: tasks[task] for task in self.request.tasks if task in tasks}
+
+    def _check_tasks(self, wanted: Mapping[str, Assignments]) -> None:
+        """Every task that was asked for stands in at least one of the variants, and every variant has some."""
+        if self.request.tasks is None:
+            return
+        known = {task for tasks in wanted.values() for task in tasks}
+        unknown = [task for task in self.request.tasks if task not in known]
+        if unknown or not known:
+            every = {task for name in wanted for task in self.view.index.variant(name)}
+            close = nearest(unknown[0], every) if unknown else []
+            raise UnknownTaskError(
+                f"{len(unknown):,} of the {len(self.request.tasks):,} tasks asked for are in none of the variants "
+                + ", ".join(map(repr, wanted)),
+                hint=f"nearest to {unknown[0]!r}: {', '.join(close)}" if close else "the list holds one task id a line",
+                details=unknown,
+            )
+
+    def _look(self, blobs: Iterable[Blob], partials: Partials) -> dict[str, Local]:
+        """What the destination holds of each blob."""
+        identity = self.folder.identity()
+        attested = load(self.folder.attest, identity) if identity is not None else Attested()
+        begun = {key: group for key, group in partials.scan().items()}
+        partials.close()
+        by_sha256 = self._proven_elsewhere(attested)
+        bad = _quarantined(self.folder.quarantine)
+        result = {}
+        for blob in blobs:
+            try:
+                st = os.lstat(self.request.to / blob.path)
+            except OSError:
+                size, proven = None, False
+            else:
+                size = st.st_size if stat.S_ISREG(st.st_mode) else -1
+                standing = attested.standing(blob.path, st)
+                proven = standing is not None and standing.proves(Level.MOUNT, blob.sha256) and not self.request.rehash
+            sizes = [p.size for p in begun.get(blob.sha256 or "", ()) if p.size <= blob.size]
+            other = by_sha256.get(blob.sha256) if blob.sha256 and size != blob.size else None
+            result[blob.path] = Local(
+                size=size,
+                proven=proven,
+                partial=max(sizes, default=0),
+                elsewhere=other if other != blob.path else None,
+                quarantined=blob.sha256 in bad,
+            )
+        return result
+
+    def _proven_elsewhere(self, attested: Attested) -> dict[str, str]:
+        """sha256 -> a file of the destination whose bytes are proven to have it."""
+        result: dict[str, str] = {}
+        for path, rows in attested.rows.items():
+            sha256 = next((r.sha256 for r in reversed(rows) if r.sha256), None)
+            if sha256 is None or sha256 in result:
+                continue
+            try:
+                st = os.lstat(self.request.to / path)
+            except OSError:
+                continue
+            standing = attested.standing(path, st)
+            if stat.S_ISREG(st.st_mode) and standing is not None and standing.proves(Level.MOUNT, sha256):
+                result[sha256] = path
+        return result
+
+    # --- acting ------------------------------------------------------------------------------------
+
+    def carry_out(self, plan: FetchPlan) -> Fetched:
+        """Do what the plan says. Stops cleanly on any exception in this thread; partial files stay."""
+        self.check(plan)
+        with mapped_os_errors(self.request.to):
+            self.request.to.mkdir(parents=True, exist_ok=True)
+            self.folder.folder.mkdir(exist_ok=True)
+            self.folder.partial.mkdir(exist_ok=True)
+        identity = self.folder.ensure_identity()
+        if self.request.adopt_existing:
+            self._keep_foreign_index()
+        stop = threading.Event()
+        partials = Partials(self.folder.partial)
+        todo = [i for i in plan.items if i.state not in (State.PROVEN, State.LACKING)]
+        self.progress.begin("fetching", files=len(todo), size=sum(i.blob.size for i in todo))
+        try:
+            with AttestWriter(self.folder.attest) as attest:
+                mover = Mover(
+                    store=self.view.store,
+                    folder=self.folder,
+                    identity=identity,
+                    attest=attest,
+                    progress=self.progress,
+                    partials=partials,
+                    allow_legacy=self.request.allow_legacy,
+                    stopped=stop.is_set,
+                    download=self.download,
+                )
+                try:
+                    outcomes = self._run(mover, todo, stop)
+                finally:
+                    mover.settle()
+            good = [o.item.blob for o in outcomes if o.good] + [i.blob for i in plan.of(State.PROVEN)]
+            partials.sweep(b.sha256 for b in good if b.sha256)
+        finally:
+            partials.close()
+            self.progress.end()
+        fetched = Fetched(plan, tuple(sorted(outcomes, key=lambda o: o.item.blob.path)), ())
+        return self._write_locks(fetched)
+
+    def _run(self, mover: Mover, todo: list[Item], stop: threading.Event) -> list[Outcome]:
+        """All items through the workers: copies after what they copy from, held ones last."""
+        first = [i for i in todo if i.state is not State.ELSEWHERE]
+        copies = [i for i in todo if i.state is State.ELSEWHERE]
+        with ThreadPoolExecutor(self.request.jobs, thread_name_prefix="fetch") as pool:
+            try:
+                outcomes = self._all(pool, mover, first) + self._all(pool, mover, copies)
+                busy = [o.item for o in outcomes if o.result is Result.BUSY]
+                done = [o for o in outcomes if o.result is not Result.BUSY]
+                return done + self._await_others(pool, mover, busy)
+            except BaseException:
+                stop.set()
+                pool.shutdown(wait=True, cancel_futures=True)
+                raise
+
+    def _all(self, pool: ThreadPoolExecutor, mover: Mover, items: list[Item], *, wait_not: bool = False) -> list[Outcome]:
+        """The outcomes of ``items``; at most a few are queued at once, so that a stop is quick."""
+        outcomes: list[Outcome] = []
+        waiting: set[Future[Outcome]] = set()
+        for item in items:
+            waiting.add(pool.submit(mover.run, item, wait=wait_not))
+            if len(waiting) >= 4 * self.request.jobs:
+                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                outcomes += [self._ended(f.result()) for f in done]
+        outcomes += [self._ended(f.result()) for f in wait(waiting).done]
+        return outcomes
+
+    def _ended(self, outcome: Outcome) -> Outcome:
+        if outcome.result is not Result.BUSY:
+            self.progress.file_done(outcome.item.blob.path)
+        return outcome
+
+    def _await_others(self, pool: ThreadPoolExecutor, mover: Mover, busy: list[Item]) -> list[Outcome]:
+        """Blobs that another fetch was writing: taken from its result, or fetched here when it falls silent."""
+        if busy:
+            self.progress.note(f"waiting for another fetch into {self.request.to}, which is writing {len(busy):,} blobs")
+        outcomes: list[Outcome] = []
+        seen: dict[str, tuple[object, float]] = {}
+        while busy:
+            ready = []
+            for item in busy:
+                holders = mover.holders(item.blob)
+                state, since = seen.get(item.blob.path, (None, 0.0))
+                if state != holders:
+                    since = time.monotonic()
+                    seen[item.blob.path] = (holders, since)
+                if not holders or time.monotonic() - since > QUIET_HOLDER:
+                    there = (self.request.to / item.blob.path).exists()
+                    ready.append(replace(item, state=State.UNPROVEN) if there else item)
+            outcomes += self._all(pool, mover, ready, wait_not=True)
+            gone = {item.blob.path for item in ready}
+            busy = [item for item in busy if item.blob.path not in gone]
+            if busy:
+                time.sleep(0.2)
+        return outcomes
+
+    # --- the certificate ---------------------------------------------------------------------------
+
+    def _write_locks(self, fetched: Fetched) -> Fetched:
+        """The locks, last of all; only for variants whose every blob is proven, or with ``allow_missing``."""
+        hashes = {o.item.blob.path: o.sha256 for o in fetched.outcomes if o.good}
+        proven = {i.blob.path: i.blob for i in fetched.plan.of(State.PROVEN)}
+        proven |= {o.item.blob.path: o.item.blob for o in fetched.outcomes if o.good}
+        before = self.folder.locks()
+        locked, notes = [], []
+        for variant, tasks in fetched.plan.variants.items():
+            whole = all(path in proven for path in tasks.values())
+            if not tasks or not (whole or self.request.allow_missing):
+                continue
+            paths = sorted(set(tasks.values()) & proven.keys())
+            blobs = {p: Blob(p, proven[p].size, proven[p].sha256 or hashes.get(p) or self._attested_hash(p)) for p in paths}
+            lock = Lock(
+                variant=variant,
+                source=self.view.address,
+                commit=self.view.store.commit,
+                manifest=self.view.manifest.text,
+                tasks=tasks,
+                total_tasks=fetched.plan.totals[variant],
+                blobs=blobs,
+                time=time.time(),
+                complete=whole,
+            )
+            old = before.get(variant)
+            if old is not None and lock.subset:
+                if (old.source, old.commit) == (lock.source, lock.commit):
+                    lock = _joined(old, lock)
+                elif set(old.tasks) - set(lock.tasks):
+                    notes.append(f"{variant}: the tasks fetched before from {old.source} at {old.commit} are no longer in the lock")
+            self.folder.write_lock(lock)
+            locked.append(variant)
+        if locked:
+            self._write_index()
+        return replace(fetched, locked=tuple(locked), notes=tuple(notes))
+
+    def _attested_hash(self, path: str) -> str | None:
+        """For pools that list no sha256: the one found when the file was proven before."""
+        attested = load(self.folder.attest, self.folder.identity())
+        standing = attested.standing(path, os.lstat(self.request.to / path))
+        return standing.sha256 if standing else None
+
+    def _write_index(self) -> None:
+        """The index of the mirror for other tools, derived from all locks that stand when it is written."""
+        while True:
+            locks = self.folder.locks()
+            index = Index.build({v: dict(lock.tasks) for v, lock in locks.items()}, str(self.request.to))
+            write_durable(self.request.to / INDEX_NAME, index.to_bytes())
+            if self.folder.locks().keys() == locks.keys():
+                return
+
+    def _keep_foreign_index(self) -> None:
+        """Before the mirror's own index takes its place, somebody else's index is kept under another name."""
+        theirs = self.request.to / INDEX_NAME
+        if theirs.exists() and not self.folder.locks():
+            kept = self.folder.folder / "adopted" / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{INDEX_NAME}"
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                create_durable(kept, theirs.read_bytes())
+            except AlreadyExistsError:
+                return
+
+
+def _joined(old: Lock, new: Lock) -> Lock:
+    """Two subsets of one variant at one commit: both hold."""
+    tasks = {**old.tasks, **new.tasks}
+    blobs = {**old.blobs, **new.blobs}
+    return replace(new, tasks=tasks, blobs=blobs, complete=all(p in blobs for p in tasks.values()))
+
+
+def _quarantined(folder: Path) -> set[str]:
+    """The sha256 of everything that lies in quarantine."""
+    try:
+        return {name.removesuffix(".json") for name in os.listdir(folder) if name.endswith(".json")}
+    except FileNotFoundError:
+        return set()
+
+
+def failures(fetched: Fetched) -> list[tuple[Outcome, str]]:
+    """Every blob that is not proven, with its reasons in one line."""
+    return [
+        (o, "; ".join(str(f) for f in o.findings if f.severity is Severity.ERROR) or o.result.value) for o in fetched.bad
+    ]
