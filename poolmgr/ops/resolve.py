@@ -1,0 +1,124 @@
+"""``resolve``: from a task or an image reference to one absolute path, or an error. No network."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from poolmgr.errors import (
+    AmbiguousError,
+    ChangedSinceProvenError,
+    EmptyFileError,
+    InvalidImageError,
+    MissError,
+    PoolError,
+    UsageError,
+)
+from poolmgr.model.finding import Finding, Level, Severity
+from poolmgr.model.index import nearest
+from poolmgr.ops.view import PoolView
+from poolmgr.plan.proof import Need, judge
+from poolmgr.sif.check import check
+from poolmgr.sif.source import FileSource
+
+_ERRORS: dict[str, type[PoolError]] = {
+    "zero-byte": EmptyFileError,
+    "wrong-size": ChangedSinceProvenError,
+    "wrong-hash": ChangedSinceProvenError,
+    "changed-since-proven": ChangedSinceProvenError,
+}
+
+
+def resolve_task(view: PoolView, task: str, variant: str | None = None) -> Path:
+    """The image of ``task``, absolute and proven. ``variant`` may be left out where only one has the task.
+
+    Raises ``UnknownVariantError``, ``UnknownTaskError``, ``AmbiguousError``, ``MissError``,
+    ``EmptyFileError``, ``InvalidImageError``, ``ChangedSinceProvenError``.
+    """
+    index = view.index
+    if variant is None:
+        paths = {v: tasks[task] for v, tasks in index.variants.items() if task in tasks}
+        if len(set(paths.values())) > 1:
+            raise AmbiguousError(
+                f"task {task!r} has different images in the variants {', '.join(map(repr, paths))}",
+                hint="name the variant",
+                details=[f"{v}: {p}" for v, p in paths.items()],
+            )
+        variant = next(iter(paths), None) or next(iter(index.variants))
+    return vouch(view, index.blob(variant, task), f"task {task!r} of {variant!r}")
+
+
+def vouch(view: PoolView, path: str, who: str) -> Path:
+    """The absolute path of the blob ``path`` if it may be used as it lies there; the error names ``who``."""
+    if view.root is None:
+        raise UsageError(
+            f"{view.address} is no folder, so nothing in it has a path",
+            hint="fetch the variant first, then resolve in the mirror",
+        )
+    file = view.root.absolute() / path
+    where = f"{who}: {file}"
+    try:
+        st = os.lstat(file)
+        if stat.S_ISLNK(st.st_mode):
+            st = _through_link(view.root, file, where)
+    except (FileNotFoundError, NotADirectoryError):
+        raise _miss(view, path, who) from None
+    except PermissionError as e:
+        raise MissError(f"{where}: {e.strerror}", hint="ask the pool's owner for read permission") from None
+    if not stat.S_ISREG(st.st_mode):
+        raise MissError(f"{where} is not a file", hint="run 'poolmgr audit' on the pool")
+    recorded = view.recorded(path)
+    arch = view.manifest.gates.arch
+    judgement = judge(recorded, st.st_size, view.attested.standing(path, st), Level.MOUNT, arch)
+    if judgement.need is not Need.NOTHING and view.attest_folder is not None:
+        view.__dict__.pop("attested", None)  # another process may have proven it since we looked
+        judgement = judge(recorded, st.st_size, view.attested.standing(path, st), Level.MOUNT, arch)
+    if judgement.finding is not None:
+        raise _refused(judgement.finding, where)
+    if judgement.need is Need.HASH:
+        raise ChangedSinceProvenError(
+            f"{where}: nothing that still holds says that this file has the sha256 on record",
+            hint="it changed or was copied since it was proven: 'poolmgr audit' hashes it again",
+        )
+    if judgement.need is Need.CHECK:
+        _look(file, where, arch)
+    return file
+
+
+def _look(file: Path, where: str, arch: str | None) -> None:
+    """Nothing is on record of the file: look at what the kernel would look at (about 0.1 ms)."""
+    try:
+        with FileSource(file) as source:
+            report = check(source, Level.MOUNT, arch=arch)
+    except PermissionError as e:
+        raise MissError(f"{where}: {e.strerror}", hint="ask the pool's owner for read permission") from None
+    if not report.verdict.passes:
+        worst = next((f for f in report.findings if f.severity is Severity.ERROR), None)
+        raise _refused(worst or Finding("not-checked", f"the image is {report.verdict.value}"), where)
+
+
+def _through_link(root: Path, file: Path, where: str) -> os.stat_result:
+    real = file.resolve()
+    if not real.is_relative_to(root.resolve()):
+        raise MissError(
+            f"{where} is a symbolic link that leaves the pool",
+            hint="put the file itself into the pool: a bind mount of the pool does not show the link's target",
+        )
+    return real.stat()
+
+
+def _refused(finding: Finding, where: str) -> PoolError:
+    kind = _ERRORS.get(finding.code, InvalidImageError)
+    return kind(f"{where}: {finding}", hint=f"finding {finding.code}: see docs/findings.md; fetch the blob again")
+
+
+def _miss(view: PoolView, path: str, who: str) -> MissError:
+    name = path.rpartition("/")[2]
+    there = [p for p in view.listing.blobs if p.rpartition("/")[2] == name]
+    close = there or nearest(path, view.listing.blobs, 1)
+    return MissError(
+        f"{who}: expected {path}, which is not in {view.address}",
+        hint=(f"nearest there: {close[0]}; " if close else "") + "fetch the variant again, or run 'poolmgr audit'",
+        details=close,
+    )
