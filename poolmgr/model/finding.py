@@ -178,6 +178,12 @@ _define(
     "Unrelated tasks share a generic base image: their own build failed silently.",
     "Build the tasks' own images.",
 )
+_define(
+    "bare-image",
+    _W,
+    "One task names a bare operating system as its image.",
+    "Look at the task: its own build may have failed silently.",
+)
 _define("duplicate-row", _E, "Two rows have one task id.", "Drop one of them.")
 _define("bad-row", _E, "A row that cannot be read.", "See the message.")
 _define(

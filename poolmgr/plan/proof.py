@@ -31,7 +31,11 @@ class Judgement:
 
 
 def judge(
-    recorded: Blob | None, size: int, standing: Standing | None, level: Level = Level.MOUNT, arch: str | None = None
+    recorded: Blob | None,
+    size: int,
+    standing: Standing | None,
+    level: Level = Level.MOUNT,
+    arch: str | None = None,
 ) -> Judgement:
     """Judge a file of ``size`` bytes, given what is on record and what attestations say of it now.
 
