@@ -1,0 +1,191 @@
+"""The SIF container, written: header, descriptors, objects (facts/sif section 1). Deterministic.
+
+UUID 0 and Go's zero time stand where Apptainer would put chance and the clock, so the same tree
+gives the same bytes on any day. Every image carries the descriptor ``inspect-metadata.json``:
+without it, ``apptainer inspect`` would run the image's own shell to learn its labels.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import BinaryIO
+
+from poolmgr.sif.write_node import Tree, directory, file
+from poolmgr.sif.write_squashfs import BLOCK_SIZE, write_squashfs
+
+ARCH_CODES = {
+    "386": "01", "amd64": "02", "arm": "03", "arm64": "04", "ppc64": "05", "ppc64le": "06", "mips": "07",
+    "mipsle": "08", "mips64": "09", "mips64le": "10", "s390x": "11", "riscv64": "12", "loong64": "13",
+}  # fmt: skip
+METADATA_NAME = "inspect-metadata.json"
+GO_ZERO_TIME = -62135596800
+SLOTS = 48
+DESCRIPTORS_AT = 4096
+PAGE = 4096
+
+_LAUNCH = b"#!/usr/bin/env run-singularity\n"
+_HEADER = struct.Struct("<32s10s3s3s16s8q")
+_DESCRIPTOR = struct.Struct("<i?IIIqqqqqqq128s384s")
+_DATA_AT = DESCRIPTORS_AT + SLOTS * _DESCRIPTOR.size
+_GROUP = 0xF0000001
+
+
+class DataType(IntEnum):
+    DEFINITION = 0x4001
+    LABELS = 0x4003
+    PARTITION = 0x4004
+    JSON = 0x4006
+    GENERIC = 0x4007
+
+
+class PartType(IntEnum):
+    SYSTEM = 1
+    PRIMARY = 2
+    DATA = 3
+    OVERLAY = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One object of a SIF: its descriptor's fields, and what writes its bytes."""
+
+    datatype: DataType
+    name: str
+    write: Callable[[BinaryIO], object]
+    """Writes the object into the file where it stands."""
+    extra: bytes = b""
+    align: int = 1
+
+
+def blob(datatype: DataType, name: str, data: bytes) -> Item:
+    """An object whose bytes are at hand."""
+    return Item(datatype, name, lambda out: out.write(data))
+
+
+def partition(kind: PartType, arch: str, write: Callable[[BinaryIO], object], name: str = "") -> Item:
+    """A squashfs partition, aligned so that a loop device can start at it."""
+    extra = struct.pack("<ii3s", 1, kind, arch_code(arch))
+    return Item(DataType.PARTITION, name, write, extra, PAGE)
+
+
+def arch_code(arch: str) -> bytes:
+    """The three bytes that name ``arch`` in a SIF; ``ValueError`` for an unknown one."""
+    try:
+        return ARCH_CODES[arch].encode() + b"\0"
+    except KeyError:
+        raise ValueError(f"no architecture {arch!r}: {', '.join(ARCH_CODES)}") from None
+
+
+def metadata(labels: Mapping[str, str]) -> bytes:
+    """The text of ``inspect-metadata.json``, which ``apptainer inspect`` reads instead of the tree."""
+    body = {"data": {"attributes": {"labels": dict(sorted(labels.items()))}}, "type": "container"}
+    return json.dumps(body, separators=(",", ":")).encode()
+
+
+def write_container(out: BinaryIO, items: Sequence[Item], arch: str) -> None:
+    """Writes a SIF of ``items`` into the empty, seekable file ``out``."""
+    if len(items) > SLOTS:
+        raise ValueError(f"a SIF has {SLOTS} descriptors, not {len(items)}")
+    code = arch_code(arch)
+    out.write(bytes(_DATA_AT))
+    descriptors = bytearray()
+    for number, item in enumerate(items, 1):
+        before = out.tell()
+        out.write(bytes(-before % item.align))
+        start = out.tell()
+        item.write(out)
+        size = out.tell() - start
+        name = item.name.encode()
+        if len(name) > 128 or len(item.extra) > 384:
+            raise ValueError(f"the descriptor {item.name!r} is too long")
+        descriptors += _DESCRIPTOR.pack(
+            item.datatype, True, number, _GROUP, 0, start, size, size + start - before,
+            GO_ZERO_TIME, GO_ZERO_TIME, 0, 0, name, item.extra,
+        )  # fmt: skip
+    end = out.tell()
+    out.seek(0)
+    out.write(
+        _HEADER.pack(
+            _LAUNCH, b"SIF_MAGIC", b"01", code, bytes(16), GO_ZERO_TIME, GO_ZERO_TIME,
+            SLOTS - len(items), SLOTS, DESCRIPTORS_AT, SLOTS * _DESCRIPTOR.size, _DATA_AT, end - _DATA_AT,
+        )
+    )  # fmt: skip
+    out.seek(DESCRIPTORS_AT)
+    out.write(descriptors)
+    out.seek(end)
+
+
+def write_sif(
+    out: str | os.PathLike[str] | BinaryIO,
+    tree: Tree,
+    *,
+    arch: str = "amd64",
+    compressor: str = "gzip",
+    level: int | None = None,
+    block_size: int = BLOCK_SIZE,
+    fragments: bool = True,
+    export: bool = True,
+    labels: Mapping[str, str] | None = None,
+    definition: str | None = None,
+    items: Sequence[Item] = (),
+) -> None:
+    """Writes an image whose root filesystem is ``tree``.
+
+    ``out`` is an empty seekable file, or the path of a file that must not exist yet: a name that
+    others may see is given by the caller, after it has checked and synced the file. ``items`` are
+    further objects, after the metadata and before the filesystem.
+    """
+    if isinstance(out, (str, os.PathLike)):
+        with open(out, "xb") as target:
+            write_sif(
+                target, tree, arch=arch, compressor=compressor, level=level, block_size=block_size,
+                fragments=fragments, export=export, labels=labels, definition=definition, items=items,
+            )  # fmt: skip
+        return
+
+    def squashfs(target: BinaryIO) -> object:
+        return write_squashfs(
+            target,
+            tree,
+            compressor=compressor,
+            level=level,
+            block_size=block_size,
+            fragments=fragments,
+            export=export,
+        )
+
+    first = [] if definition is None else [blob(DataType.DEFINITION, "", definition.encode())]
+    write_container(
+        out,
+        [
+            *first,
+            blob(DataType.JSON, METADATA_NAME, metadata(labels or {})),
+            *items,
+            partition(PartType.PRIMARY, arch, squashfs),
+        ],
+        arch,
+    )
+
+
+def minimal_image(label: str, payload: bytes = b"", *, arch: str = "amd64") -> bytes:
+    """A small valid image (40 KB) that differs from that of every other ``label`` or ``payload``.
+
+    It holds ``/etc/label``, ``/payload`` and the folders that Apptainer mounts on, and no program.
+    """
+    labels = {"poolmgr.label": label}
+    tree: Tree = {
+        ".singularity.d/labels.json": file(json.dumps(labels).encode()),
+        "etc/label": file(label.encode() + b"\n"),
+        "payload": file(payload),
+        **{name: directory() for name in ("bin", "dev", "proc", "sys")},
+        "tmp": directory(0o1777),
+    }
+    buffer = io.BytesIO()
+    write_sif(buffer, tree, arch=arch, labels=labels, level=1)
+    return buffer.getvalue()
