@@ -77,6 +77,13 @@ class DatasetInvalidError(PoolError):
     code = "bad-dataset"
 
 
+class ReferenceInvalidError(PoolError):
+    """Text that is no image reference, or that gives no usable file name under a naming rule."""
+
+    code = "bad-reference"
+    exit = Exit.BAD
+
+
 class PoolChangedError(PoolError):
     """The pool changed while it was being read or written."""
 
