@@ -192,3 +192,88 @@ _define(
     "The variant has another number of tasks than the manifest expects.",
     "Update the manifest or find the lost tasks.",
 )
+
+# --- a file that is no SIF (sif/sniff) -----------------------------------------------------------
+_AGAIN = "Fetch or build it again."
+_BROKEN = "The file is damaged: " + _AGAIN[0].lower() + _AGAIN[1:]
+_define("not-sif", _E, "No SIF header, and no kind of file that is known.", _BROKEN)
+_define("sif-magic", _E, "The file begins like a SIF and its magic bytes are wrong.", _BROKEN)
+_define("zero-head", _E, "The beginning of the file is all zeros: its blocks were never written.", _BROKEN)
+_define(
+    "shifted-sif", _E, "The SIF magic stands at the wrong place: bytes were added or lost before it.", _BROKEN
+)
+_define("html-page", _E, "A web page, usually of a login or an error, saved under an image's name.", _AGAIN)
+_define("xml-body", _E, "An XML document, usually a storage service's error, saved as an image.", _AGAIN)
+_define("json-body", _E, "A JSON document, usually an API's error, saved as an image.", _AGAIN)
+_define(
+    "lfs-pointer", _E, "A git-lfs pointer: the repository was cloned without git-lfs.", "Run 'git lfs pull'."
+)
+_define("annex-pointer", _E, "A git-annex pointer whose content is not here.", "Run 'git annex get'.")
+_define("gzip-file", _E, "A gzip-compressed file.", "Unpack it first (gunzip).")
+_define("tar-file", _E, "A tar archive.", "Build a SIF from it: apptainer build x.sif docker-archive:x.tar")
+_LEGACY = "Rebuild it as a SIF (apptainer build new.sif old.img), or allow it with --allow-legacy."
+_define("bare-squashfs", _W, "A squashfs filesystem without a SIF around it.", _LEGACY)
+_define("singularity2-image", _W, "A squashfs image as Singularity 2 wrote it.", _LEGACY)
+_define("ext-image", _W, "A bare ext3 image, as Singularity 2 wrote it.", "Rebuild it as a SIF.")
+_define(
+    "sandbox-folder", _W, "A container's unpacked folder.", "Build a SIF from it: apptainer build x.sif DIR"
+)
+_define("oci-sif", _W, "An OCI-SIF of SingularityCE 4, which Apptainer cannot run.", "Build a plain SIF.")
+_define(
+    "io-error", _W, "The storage failed while the file was read.", "Try again; then ask who runs the disk."
+)
+_define(
+    "short-read", _E, "The file became shorter while it was read.", "Check again when nobody writes to it."
+)
+_define(
+    "sparse-file",
+    _W,
+    "The file has holes, which read as zeros: a copy may be unfinished.",
+    "Check it at level data.",
+)
+
+# --- the SIF container (sif/header, level header) -------------------------------------------------
+_define("sif-truncated", _E, "The file is shorter than its header promises.", _AGAIN)
+_define("sif-trailing", _W, "Bytes follow the end of the data section.", "Compare the file's sha256.")
+_define("sif-version", _E, "Not the one SIF version that exists.", _BROKEN)
+_define("sif-launch", _W, "The first line is neither the usual one nor empty.", "Compare the file's sha256.")
+_define("sif-arch", _E, "The header's architecture is unknown or not that of the primary partition.", _BROKEN)
+_define("sif-descr-count", _E, "The number of descriptors is impossible.", _BROKEN)
+_define("sif-descr-free", _W, "The count of free descriptors is wrong.", "Compare the file's sha256.")
+_define("sif-descr-range", _E, "The descriptors do not lie inside the file.", _BROKEN)
+_define("sif-descr-used", _E, "A descriptor is neither used nor unused.", _BROKEN)
+_define("sif-descr-id", _E, "The ids of the objects are not unique and non-zero.", _BROKEN)
+_define("sif-slot", _W, "An unused descriptor holds bytes.", "Compare the file's sha256.")
+_define("sif-data-range", _E, "The data section begins or ends at an impossible place.", _BROKEN)
+_define("sif-datatype", _E, "An object of a type that does not exist.", _BROKEN)
+_define("sif-object-range", _E, "An object lies outside the data section or the file.", _BROKEN)
+_define("sif-link", _E, "An object links to one that is not there.", _BROKEN)
+_define("sif-overlap", _E, "Two objects share bytes.", _BROKEN)
+_define("sif-no-objects", _E, "The file holds no object at all.", _BROKEN)
+_define("sif-no-primary", _E, "There is no primary system partition, so nothing to run.", _BROKEN)
+_define("sif-two-primaries", _E, "More than one primary partition: Apptainer runs none of them.", _BROKEN)
+_define("sif-part-fs", _E, "A partition's filesystem is of a type that cannot be run.", _BROKEN)
+_define("sif-part-type", _E, "A partition of a type that does not exist.", _BROKEN)
+_define("sif-part-empty", _E, "A partition without bytes.", _BROKEN)
+_define("sif-part-align", _E, "A partition begins where no loop device can.", _BROKEN)
+_define(
+    "sif-fs-magic", _E, "A partition does not begin with the filesystem that its descriptor names.", _BROKEN
+)
+_define("ext-partition", _W, "An ext3 partition: it can change, and is not read.", "Rebuild without it.")
+_define(
+    "encrypted-partition", _W, "An encrypted partition, which cannot be looked into.", "Compare the sha256."
+)
+
+# --- a squashfs filesystem (sif/squashfs, level mount) ----------------------------------------------
+_define("sq-magic", _E, "No squashfs begins where the descriptor says.", _BROKEN)
+_define("sq-version", _E, "A squashfs version that no kernel of today mounts.", _BROKEN)
+_define("sq-compressor", _E, "The number of the compressor is unknown.", _BROKEN)
+_define("sq-lzma", _W, "Compressed with lzma, which Linux cannot mount.", "Rebuild with gzip or zstd.")
+_define("sq-block-size", _E, "The block size is impossible.", _BROKEN)
+_define("sq-truncated", _E, "The filesystem is longer than its partition.", _BROKEN)
+_define("sq-counts", _E, "A count in the superblock is impossible.", _BROKEN)
+_define("sq-root", _E, "The root directory cannot be found.", _BROKEN)
+_define("sq-index", _E, "An index table does not lie where its neighbours leave room for it.", _BROKEN)
+_define("sq-range", _E, "A position outside the filesystem.", _BROKEN)
+_define("sq-meta", _E, "A metadata block is impossible.", _BROKEN)
+_define("sq-decompress", _E, "A compressed block does not unpack.", _BROKEN)

@@ -36,7 +36,8 @@ class FileSource:
     """An open file; a context manager that closes it. Follows a symbolic link."""
 
     def __init__(self, path: str | Path) -> None:
-        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # O_NONBLOCK: opening a pipe must not wait for its writer
+        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             self.stat = os.fstat(self.fd)
         except OSError:
@@ -59,6 +60,16 @@ class FileSource:
             parts.append(more)
             got += len(more)
         return b"".join(parts)
+
+    def first_hole(self) -> int | None:
+        """Where the file has no bytes on disk before its end; None where it is whole."""
+        if self.stat.st_blocks * 512 >= self.size:
+            return None
+        try:
+            hole = os.lseek(self.fd, 0, os.SEEK_HOLE)
+        except OSError:
+            return None
+        return hole if hole < self.size else None
 
     def close(self) -> None:
         os.close(self.fd)

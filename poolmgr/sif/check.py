@@ -1,0 +1,203 @@
+"""Whether an image is valid, to the level asked for: the one entrance to all checks of bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from poolmgr.model.finding import Finding, Level, Severity, Verdict
+from poolmgr.sif.header import (
+    ARCHIVE,
+    ENCRYPTED,
+    EXT3,
+    FS_NAMES,
+    GOCRYPTFS,
+    RAW,
+    SQUASHFS,
+    Container,
+    Descriptor,
+    arch_finding,
+    finding,
+    is_oci,
+    read_container,
+)
+from poolmgr.sif.sniff import legacy_squashfs, sniff, sniff_path
+from poolmgr.sif.source import FileSource, Source
+from poolmgr.sif.squashfs import Squashfs, mount
+
+_EXT_MAGIC_AT = 1080
+_FOREIGN = frozenset({"bare-squashfs", "singularity2-image", "ext-image", "sandbox-folder"})
+"""Codes of real images of a kind that is no SIF."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What the checks of one image found."""
+
+    verdict: Verdict
+    checks: Mapping[str, Verdict]
+    """Level looked at -> its verdict, in their order."""
+    findings: tuple[Finding, ...] = ()
+    arch: str | None = None
+    level: Level | None = None
+    """The deepest level that passed."""
+    unchecked: tuple[str, ...] = ()
+    """What was not looked at and why, one line each."""
+
+
+@dataclass(slots=True)
+class _Run:
+    """The state of one check, level by level."""
+
+    checks: dict[str, Verdict] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    unchecked: list[str] = field(default_factory=list)
+    unsupported: bool = False
+    """The image is of a kind that is not vouched for."""
+    partial: bool = False
+
+    def close(self, level: Level, *, blocked: bool = False) -> bool:
+        """End ``level``; whether a deeper one may be looked at."""
+        bad = any(f.severity is Severity.ERROR for f in self.findings)
+        if bad:
+            verdict = Verdict.BAD
+        elif self.unsupported:
+            verdict = Verdict.UNSUPPORTED
+        elif blocked:
+            verdict = Verdict.UNCHECKED
+        else:
+            verdict = Verdict.PARTIAL if self.partial else Verdict.OK
+        self.checks[level.value] = verdict
+        return not (bad or blocked)
+
+    def report(self, arch: str | None) -> Report:
+        passed = None
+        for name, verdict in self.checks.items():
+            if not verdict.passes:
+                break
+            passed = Level(name)
+        verdict = list(self.checks.values())[-1]
+        return Report(verdict, self.checks, tuple(self.findings), arch, passed, tuple(self.unchecked))
+
+
+def check(source: Source, level: Level, *, arch: str | None = None, allow_legacy: bool = False) -> Report:
+    """Look at ``source`` down to ``level``; stop at the first level that is bad.
+
+    ``arch`` is the architecture that the image must run on (Go's names; None: not compared).
+    ``allow_legacy`` lets bare and Singularity 2 squashfs files pass. Errors of the source itself
+    (``OSError``, a store's ``PoolError``) are the caller's.
+    """
+    run = _Run()
+    found: str | None = None
+    if source.size == 0:
+        run.findings.append(sniff(b"", 0))
+    if run.close(Level.LISTED) and level is not Level.LISTED:
+        container = read_container(source)
+        found = container.arch
+        if _header(run, source, container, arch, allow_legacy) and level is not Level.HEADER:
+            _mount(run, source, container)
+    return run.report(found)
+
+
+def check_file(path: Path, level: Level, *, arch: str | None = None, allow_legacy: bool = False) -> Report:
+    """``check`` of the file at ``path``; a path that leads to no readable file is a finding too."""
+    wrong = sniff_path(path)
+    if wrong is None:
+        try:
+            with FileSource(path) as source:
+                return check(source, level, arch=arch, allow_legacy=allow_legacy)
+        except PermissionError as e:
+            wrong = finding("unreadable", str(e.strerror))
+        except OSError as e:
+            wrong = finding("io-error", f"reading failed: {e.strerror}")
+    verdict = Verdict.BAD
+    if wrong.code in ("unreadable", "io-error"):
+        verdict = Verdict.UNCHECKED
+    elif wrong.code in _FOREIGN:
+        verdict = Verdict.UNSUPPORTED
+    return Report(verdict, {Level.LISTED.value: verdict}, (wrong,))
+
+
+def _header(run: _Run, source: Source, container: Container, arch: str | None, allow_legacy: bool) -> bool:
+    run.findings.extend(container.findings)
+    if container.header is None and not container.findings:
+        foreign = sniff(container.head, source.size)
+        run.findings.append(foreign)
+        run.unsupported = foreign.code in _FOREIGN and not (
+            allow_legacy and legacy_squashfs(container.head) is not None
+        )
+    elif container.header is not None:
+        wrong = arch_finding(container.arch, arch)
+        if wrong is not None:
+            run.findings.append(wrong)
+        if container.primary is None and is_oci(container.objects):
+            run.findings.append(
+                finding("oci-sif", "an OCI-SIF (SingularityCE 4), which Apptainer cannot run")
+            )
+            run.unsupported = True
+        if not any(f.severity is Severity.ERROR for f in container.findings):
+            for part in container.partitions:
+                _other_filesystem(run, source, part)
+        if isinstance(source, FileSource) and (hole := source.first_hole()) is not None:
+            run.findings.append(
+                finding("sparse-file", f"the file has a hole at {hole}, which reads as zeros")
+            )
+    return run.close(Level.HEADER)
+
+
+def _other_filesystem(run: _Run, source: Source, part: Descriptor) -> None:
+    """The magic of a filesystem that is no squashfs, and that nothing of it is looked at."""
+    where = f"partition {part.id}"
+    if part.fstype == EXT3:
+        magic = source.read_at(part.offset + _EXT_MAGIC_AT, 2) if part.size > _EXT_MAGIC_AT + 2 else b""
+        if magic != b"\x53\xef":
+            run.findings.append(
+                finding("sif-fs-magic", f"no ext filesystem, but {magic!r} at {_EXT_MAGIC_AT}", where)
+            )
+        else:
+            run.findings.append(finding("ext-partition", "an ext3 filesystem: writable, and not read", where))
+            run.unsupported = True
+    elif part.fstype == ENCRYPTED:
+        magic = source.read_at(part.offset, 6)
+        if magic[:4] != b"LUKS":
+            run.findings.append(finding("sif-fs-magic", f"no LUKS container, but {magic!r}", where))
+        else:
+            run.findings.append(finding("encrypted-partition", "encrypted: cannot be looked into", where))
+            run.unsupported = True
+    elif part.fstype == GOCRYPTFS:
+        run.findings.append(
+            finding("encrypted-partition", "holds gocryptfs files: cannot be looked into", where)
+        )
+        run.unsupported = True
+    elif part.fstype in (ARCHIVE, RAW):
+        run.unchecked.append(f"{where}: {FS_NAMES[part.fstype]} data is not looked into")
+
+
+def _filesystems(source: Source, container: Container) -> list[tuple[str, int, int]]:
+    """(where, offset, size) of every squashfs in the file."""
+    if container.header is None:
+        legacy = legacy_squashfs(container.head)
+        return [("", legacy[0], source.size - legacy[0])] if legacy else []
+    return [
+        (f"partition {p.id}", p.offset, p.size)
+        for p in container.partitions
+        if p.fstype in (SQUASHFS, GOCRYPTFS)
+    ]
+
+
+def _mount(run: _Run, source: Source, container: Container) -> list[Squashfs]:
+    """The filesystems that passed, to be looked at more deeply; none when one of them did not."""
+    passed = []
+    blocked = False
+    for where, offset, size in _filesystems(source, container):
+        result = mount(source, offset, size, container.head)
+        run.findings.extend(Finding(f.code, f.message, f.severity, where) for f in result.findings)
+        if result.unchecked:
+            blocked = True
+            run.findings.append(finding("not-checked", result.unchecked, where))
+            run.unchecked.append(f"{where}: {result.unchecked}" if where else result.unchecked)
+        run.unsupported |= result.unsupported
+        if result.filesystem is not None:
+            passed.append(result.filesystem)
+    return passed if run.close(Level.MOUNT, blocked=blocked) else []
