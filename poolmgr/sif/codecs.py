@@ -51,13 +51,13 @@ def missing(number: int) -> str | None:
 
 def _zlib() -> Codec:
     make: Callable[[], Any] = zlib.decompressobj
-    broken: tuple[type[Exception], ...] = (zlib.error,)
+    broken: Any = zlib.error
     try:
         from isal import isal_zlib  # more than twice as fast
     except ImportError:
         pass
     else:
-        make, broken = isal_zlib.decompressobj, (zlib.error, isal_zlib.error)
+        make, broken = isal_zlib.decompressobj, isal_zlib.error
 
     def unpack(data: bytes, limit: int) -> bytes:
         stream = make()
