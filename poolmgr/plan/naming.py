@@ -67,7 +67,7 @@ class Reference:
         """Every usual way of writing this reference, the shortest first, the full one last."""
         hosts = [self.name]
         if self.host == DOCKER_HUB:
-            hosts = [self.repository, self.name]
+            hosts = [self.name] if _names_host(self.repository) else [self.repository, self.name]
             if self.repository.startswith("library/"):
                 short = self.repository.removeprefix("library/")
                 hosts = [short, f"{DOCKER_HUB}/{short}", *hosts]
@@ -76,6 +76,12 @@ class Reference:
         else:
             ends = ["", ":latest"] if self.tag == "latest" else [f":{self.tag}"]
         return tuple(host + end for host in hosts for end in ends)
+
+
+def _names_host(path: str) -> bool:
+    """Whether the first of several parts is read as a registry, not as a namespace."""
+    first, slash, _ = path.partition("/")
+    return bool(slash) and (first == "localhost" or "." in first or ":" in first or first.lower() != first)
 
 
 def without_scheme(text: str) -> str:
@@ -116,7 +122,7 @@ def parse_reference(text: str) -> Reference:
             raise bad(f"the tag {tag!r} is empty or holds a character that no tag has")
     first, slash, remainder = rest.partition("/")
     host = DOCKER_HUB
-    if slash and (first == "localhost" or "." in first or ":" in first or first.lower() != first):
+    if slash and _names_host(rest):
         if not _HOST.fullmatch(first):
             raise bad(f"the host {first!r} is none")
         host, rest = first, remainder
