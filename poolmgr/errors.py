@@ -240,3 +240,9 @@ class MissingToolError(PoolError):
     """A program or library that the request needs is not installed."""
 
     code = "missing-tool"
+
+
+class DemoFailedError(PoolError):
+    """A command of the demo did not end as announced."""
+
+    code = "demo-failed"
