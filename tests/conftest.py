@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.loopback.hub import Hub
 
 ROOT = Path(__file__).resolve().parent.parent
 KEEP = ("PATH", "LANG", "LC_ALL", "TERM", "CI", "VIRTUAL_ENV", "TMPDIR")
@@ -54,3 +56,11 @@ def poolmgr(tmp_path: Path) -> RunPoolmgr:
         )
 
     return run
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    """A loopback Hub in this process: ``hub.add_repo("datasets", "acme/pool", {path: bytes})``."""
+    hub = Hub()
+    yield hub
+    hub.close()
