@@ -277,3 +277,35 @@ _define("sq-index", _E, "An index table does not lie where its neighbours leave 
 _define("sq-range", _E, "A position outside the filesystem.", _BROKEN)
 _define("sq-meta", _E, "A metadata block is impossible.", _BROKEN)
 _define("sq-decompress", _E, "A compressed block does not unpack.", _BROKEN)
+_define("sq-options", _E, "The compressor's options are impossible.", _BROKEN)
+
+# --- its tables (sif/tables, level tables) ----------------------------------------------------------
+_define("sq-bomb", _E, "The metadata unpacks to far more than a file of this size needs.", "Do not use it.")
+_define("sq-inode", _E, "An inode is impossible, or their number is wrong.", _BROKEN)
+_define("sq-directory", _E, "A directory or one of its entries is impossible.", _BROKEN)
+_define("sq-reference", _E, "A reference leads to no metadata.", _BROKEN)
+_define("sq-fragment", _E, "A fragment is impossible.", _BROKEN)
+_define("sq-xattr", _E, "Extended attributes are impossible.", _BROKEN)
+_define("sq-export", _E, "The export table does not agree with the inodes.", _BROKEN)
+_define("sq-block", _E, "A data block's place or size is impossible.", _BROKEN)
+_define("sq-overlap", _E, "Data blocks share bytes.", _BROKEN)
+
+# --- its data, and the signatures' digests (sif/data, sif/signature, level data) ---------------------
+_define("sq-data", _E, "A data block does not unpack to what its file needs.", _BROKEN)
+_define(
+    "data-partial",
+    _N,
+    "Some data carries no checksum in the file (zstd, lz4, lzo, lzma, stored blocks).",
+    "Compare the sha256 (--hash) where one is recorded.",
+)
+_define("sig-object", _E, "An object's bytes are not the ones that were signed.", _BROKEN)
+_define("sig-descriptor", _E, "A descriptor is not the one that was signed.", _BROKEN)
+_define("sig-header", _E, "The header is not the one that was signed.", _BROKEN)
+_define("sig-missing", _E, "A signed object is not in the file.", _BROKEN)
+_define(
+    "sig-unread",
+    _W,
+    "A signature of a form that is not known; its digests were not compared.",
+    "Run 'apptainer verify'.",
+)
+_define("oci-digest", _E, "An OCI blob's bytes are not those that its descriptor names.", _BROKEN)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from poolmgr.model.finding import Finding, Level, Severity, Verdict
+from poolmgr.sif import codecs
+from poolmgr.sif.data import Digest, Filesystem, read_through
 from poolmgr.sif.header import (
     ARCHIVE,
     ENCRYPTED,
@@ -22,13 +24,16 @@ from poolmgr.sif.header import (
     is_oci,
     read_container,
 )
+from poolmgr.sif.signature import Recorded, recorded_digests
 from poolmgr.sif.sniff import legacy_squashfs, sniff, sniff_path
 from poolmgr.sif.source import FileSource, Source
-from poolmgr.sif.squashfs import Squashfs, mount
+from poolmgr.sif.squashfs import DamageError, Squashfs, mount
+from poolmgr.sif.tables import read_tables
 
 _EXT_MAGIC_AT = 1080
 _FOREIGN = frozenset({"bare-squashfs", "singularity2-image", "ext-image", "sandbox-folder"})
 """Codes of real images of a kind that is no SIF."""
+_WORST = (Verdict.BAD, Verdict.UNSUPPORTED, Verdict.UNCHECKED, Verdict.PARTIAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,8 @@ class Report:
     """The deepest level that passed."""
     unchecked: tuple[str, ...] = ()
     """What was not looked at and why, one line each."""
+    sha256: str | None = None
+    """Of the whole file, where every byte of it was read and hashed."""
 
 
 @dataclass(slots=True)
@@ -56,6 +63,9 @@ class _Run:
     unsupported: bool = False
     """The image is of a kind that is not vouched for."""
     partial: bool = False
+    """What was read carries no checksum, and no hash confirmed it."""
+    sha256: str | None = None
+    hashed: Verdict | None = None
 
     def close(self, level: Level, *, blocked: bool = False) -> bool:
         """End ``level``; whether a deeper one may be looked at."""
@@ -77,36 +87,81 @@ class _Run:
             if not verdict.passes:
                 break
             passed = Level(name)
-        verdict = list(self.checks.values())[-1]
-        return Report(verdict, self.checks, tuple(self.findings), arch, passed, tuple(self.unchecked))
+        if self.hashed is not None:
+            self.checks["hash"] = self.hashed
+            if self.hashed is Verdict.BAD:
+                passed = None
+        verdict = next((v for v in _WORST if v in self.checks.values()), Verdict.OK)
+        return Report(
+            verdict, self.checks, tuple(self.findings), arch, passed, tuple(self.unchecked), self.sha256
+        )
 
 
-def check(source: Source, level: Level, *, arch: str | None = None, allow_legacy: bool = False) -> Report:
+def check(
+    source: Source,
+    level: Level,
+    *,
+    arch: str | None = None,
+    allow_legacy: bool = False,
+    sha256: str | None = None,
+    hashing: bool = False,
+    threads: int | None = None,
+) -> Report:
     """Look at ``source`` down to ``level``; stop at the first level that is bad.
 
     ``arch`` is the architecture that the image must run on (Go's names; None: not compared).
-    ``allow_legacy`` lets bare and Singularity 2 squashfs files pass. Errors of the source itself
-    (``OSError``, a store's ``PoolError``) are the caller's.
+    ``allow_legacy`` lets bare and Singularity 2 squashfs files pass. With ``hashing`` the whole file
+    is hashed and compared with ``sha256`` (64 hex digits) where that is known, and with the digests
+    in the file's own signatures; together with level ``data`` that reads the file once. ``threads``
+    unpack blocks (default: one a processor). Errors of the source itself (``OSError``, a store's
+    ``PoolError``) are the caller's.
     """
     run = _Run()
-    found: str | None = None
+    container = Container(None, (), ())
+    filesystems: list[Filesystem] = []
     if source.size == 0:
         run.findings.append(sniff(b"", 0))
-    if run.close(Level.LISTED) and level is not Level.LISTED:
+    ahead = run.close(Level.LISTED)
+    if ahead and level is not Level.LISTED:
         container = read_container(source)
-        found = container.arch
-        if _header(run, source, container, arch, allow_legacy) and level is not Level.HEADER:
-            _mount(run, source, container)
-    return run.report(found)
+        ahead = _header(run, source, container, arch, allow_legacy)
+        if ahead and level.includes(Level.MOUNT):
+            mounted = _mount(run, source, container)
+            if mounted is not None and level.includes(Level.TABLES):
+                filesystems = _tables(run, mounted)
+    through = level is Level.DATA and run.checks.get(Level.TABLES.value) in (
+        Verdict.OK,
+        Verdict.UNSUPPORTED,
+    )
+    if through or (hashing and source.size):
+        _read(run, source, container, filesystems if through else None, sha256, hashing, threads)
+    return run.report(container.arch)
 
 
-def check_file(path: Path, level: Level, *, arch: str | None = None, allow_legacy: bool = False) -> Report:
+def check_file(
+    path: Path,
+    level: Level,
+    *,
+    arch: str | None = None,
+    allow_legacy: bool = False,
+    sha256: str | None = None,
+    hashing: bool = False,
+    threads: int | None = None,
+) -> Report:
     """``check`` of the file at ``path``; a path that leads to no readable file is a finding too."""
     wrong = sniff_path(path)
     if wrong is None:
         try:
             with FileSource(path) as source:
-                return check(source, level, arch=arch, allow_legacy=allow_legacy)
+                return check(
+                    source,
+                    level,
+                    arch=arch,
+                    allow_legacy=allow_legacy,
+                    sha256=sha256,
+                    hashing=hashing,
+                    threads=threads,
+                )
         except PermissionError as e:
             wrong = finding("unreadable", str(e.strerror))
         except OSError as e:
@@ -186,8 +241,8 @@ def _filesystems(source: Source, container: Container) -> list[tuple[str, int, i
     ]
 
 
-def _mount(run: _Run, source: Source, container: Container) -> list[Squashfs]:
-    """The filesystems that passed, to be looked at more deeply; none when one of them did not."""
+def _mount(run: _Run, source: Source, container: Container) -> list[tuple[str, Squashfs]] | None:
+    """(where, filesystem), to be looked at more deeply; None when one of them did not pass."""
     passed = []
     blocked = False
     for where, offset, size in _filesystems(source, container):
@@ -199,5 +254,68 @@ def _mount(run: _Run, source: Source, container: Container) -> list[Squashfs]:
             run.unchecked.append(f"{where}: {result.unchecked}" if where else result.unchecked)
         run.unsupported |= result.unsupported
         if result.filesystem is not None:
-            passed.append(result.filesystem)
-    return passed if run.close(Level.MOUNT, blocked=blocked) else []
+            passed.append((where, result.filesystem))
+    return passed if run.close(Level.MOUNT, blocked=blocked) else None
+
+
+def _tables(run: _Run, mounted: Sequence[tuple[str, Squashfs]]) -> list[Filesystem]:
+    passed = []
+    for where, fs in mounted:
+        try:
+            passed.append(Filesystem(where, read_tables(fs, codecs.open_codec(fs.sb.compressor))))
+        except DamageError as e:
+            run.findings.append(Finding(e.finding.code, e.finding.message, e.finding.severity, where))
+    return passed if run.close(Level.TABLES) else []
+
+
+def _read(
+    run: _Run,
+    source: Source,
+    container: Container,
+    filesystems: list[Filesystem] | None,
+    sha256: str | None,
+    hashing: bool,
+    threads: int | None,
+) -> None:
+    """One pass over the bytes: the blocks of ``filesystems``, the file's hash, the recorded digests."""
+    followed = container.header is not None and not any(
+        f.severity is Severity.ERROR for f in container.findings
+    )
+    recorded = recorded_digests(source, container) if followed else Recorded()
+    whole = Digest(0, source.size) if hashing else None
+    digests = [e.digest for e in recorded.expected] + ([whole] if whole else [])
+    outcome = read_through(source, filesystems or (), digests, threads=threads)
+    complete = not any(f.code == "short-read" for f in outcome.findings)
+    run.findings += outcome.findings + recorded.findings
+    confirmed = False
+    if complete:
+        unequal = [f for e in recorded.expected if (f := e.compare()) is not None]
+        run.findings += unequal
+        if recorded.signatures or unequal:
+            wrong = unequal or any(f.code.startswith("sig-") for f in recorded.findings)
+            run.hashed = Verdict.BAD if wrong else Verdict.OK
+            confirmed = not wrong and recorded.confirms(container)
+            if not confirmed and not wrong:
+                run.hashed = None
+    if complete and whole is not None:
+        run.sha256 = whole.hex
+        if sha256 is None:
+            run.unchecked.append("hash: no sha256 is on record to compare with")
+        elif whole.hex != sha256:
+            run.hashed, confirmed = Verdict.BAD, False
+            run.findings.append(finding("wrong-hash", f"sha256 {whole.hex}, on record is {sha256}"))
+        else:
+            confirmed = run.hashed is not Verdict.BAD
+            run.hashed = run.hashed or Verdict.OK
+    if filesystems is None:
+        return
+    if outcome.unsummed and not confirmed:
+        run.partial = True
+        run.findings.append(
+            finding(
+                "data-partial",
+                f"{outcome.unsummed} of {outcome.blocks} blocks ({outcome.unsummed_bytes} bytes) carry no "
+                "checksum in the file; only a recorded hash can confirm them",
+            )
+        )
+    run.close(Level.DATA)

@@ -51,9 +51,10 @@ def sniff(head: bytes, size: int) -> Finding:
         return finding("annex-pointer", "a git-annex pointer, not the image itself")
     if low.startswith((b"<!doctype html", b"<html")) or (low.startswith(b"<") and b"<html" in low):
         return finding("html-page", f"an HTML page{_quote(text)}")
-    if text.startswith(b"<"):
+    readable = not any(b < 9 or b == 127 for b in text[:64])
+    if text.startswith(b"<") and readable:
         return finding("xml-body", f"an XML document, such as a storage error{_quote(text)}")
-    if text[:1] in (b"{", b"["):
+    if text[:1] in (b"{", b"[") and readable:
         return finding("json-body", f"a JSON document, such as an API error{_quote(text)}")
     if head[:2] == b"\x1f\x8b":
         return finding("gzip-file", "a gzip-compressed file")

@@ -77,7 +77,14 @@ class Squashfs:
     id_index: tuple[int, ...] = ()
     export_index: tuple[int, ...] = ()
     fragment_index: tuple[int, ...] = ()
+    readahead: int = 0
+    """Bytes that a read brings at least; 0 where only a few places are looked at."""
     _held: list[tuple[int, bytes]] = field(default_factory=list)
+
+    def hold(self, head: bytes) -> None:
+        """Keep the filesystem's first bytes, which are here already."""
+        if head:
+            self._held.append((0, head[: self.sb.bytes_used]))
 
     def read(self, at: int, length: int) -> bytes:
         """Exactly ``length`` bytes at ``at``, which must lie within ``bytes_used``."""
@@ -86,10 +93,13 @@ class Squashfs:
         for start, data in self._held:
             if start <= at and at + length <= start + len(data):
                 return data[at - start : at - start + length]
-        data = self.source.read_at(self.offset + at, length)
-        if len(data) != length:
-            raise DamageError("short-read", f"{length} bytes at {at} expected, {len(data)} read")
-        return data
+        want = max(length, min(self.readahead, self.sb.bytes_used - at))
+        data = self.source.read_at(self.offset + at, want)
+        if len(data) != want:
+            raise DamageError("short-read", f"{want} bytes at {at} expected, {len(data)} read")
+        if want > length:
+            self._held = [(at, data)]
+        return data[:length]
 
     def metadata_block(self, codec: Codec, at: int, end: int) -> tuple[bytes, int]:
         """(unpacked bytes, position after it) of the metadata block at ``at``, which ends by ``end``."""
@@ -131,7 +141,9 @@ def mount(source: Source, offset: int, size: int, head: bytes = b"") -> Mounted:
         raw = source.read_at(offset, min(SUPER.size, size))
     try:
         fs = Squashfs(source, offset, size, _superblock(raw, size))
+        fs.hold(head[offset:])
         _indexes(fs)
+        _options(fs)
         if fs.sb.compressor == codecs.LZMA:
             note = finding("sq-lzma", "compressed with lzma, which no kernel can mount")
             _root(fs)
@@ -168,6 +180,25 @@ def _superblock(raw: bytes, size: int) -> Superblock:
     if sb.inodes == 0 or sb.ids == 0:
         raise DamageError("sq-counts", f"{sb.inodes} inodes and {sb.ids} owners: neither may be none")
     return sb
+
+
+def _options(fs: Squashfs) -> None:
+    """The compressor's options, where the flags say that there are some, and lz4 which must have them."""
+    sb = fs.sb
+    raw = b""
+    if sb.flags & COMP_OPTIONS:
+        word = int.from_bytes(fs.read(SUPER.size, 2), "little")
+        length = word & ~STORED
+        if not word & STORED or not 4 <= length <= 64:
+            raise DamageError("sq-options", f"compressor options of {length} bytes cannot be")
+        raw = fs.read(SUPER.size + 2, length)
+    value = int.from_bytes(raw[:4], "little")
+    if sb.compressor == codecs.LZ4 and value != 1:
+        raise DamageError("sq-options", f"lz4 version 1 expected in the options, found {raw[:4]!r}")
+    if sb.compressor == codecs.XZ and raw:
+        low = value & -value
+        if value not in (low, low * 3) or not value:
+            raise DamageError("sq-options", f"an xz dictionary of {value} bytes cannot be")
 
 
 def _indexes(fs: Squashfs) -> None:

@@ -89,7 +89,7 @@ def test_mount_reads_little_in_few_reads(gzip_sif: Path) -> None:
         (gzip.compress(b"x"), "gzip-file", "gzip"),
         (b"a" * 257 + b"ustar\0" + b"\0" * 300, "tar-file", "tar"),
         (b"\0" * 9000, "zero-head", "zero"),
-        (os.urandom(5) + b"random bytes", "not-sif", "begins with"),
+        (b"<\xa7\r\x01\x00random bytes", "not-sif", "begins with"),
         (b"#!/usr/bin/env run-singularity\n\0", "sif-truncated", "32 bytes"),
     ],
 )

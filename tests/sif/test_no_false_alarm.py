@@ -1,0 +1,168 @@
+"""Whatever real tools write passes at level ``data``, without a finding but the note on checksums."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from poolmgr.model.finding import Level, Verdict
+from poolmgr.sif.check import check_file
+from poolmgr.sif.codecs import missing
+from tests import images
+
+OPTIONS = [
+    *[(c, "-b", size) for c in ("gzip", "zstd", "lz4") for size in ("4K", "64K", "1M")],
+    *[
+        ("gzip", option)
+        for option in ("-noI", "-noD", "-noF", "-noX", "-noId", "-no-fragments", "-no-exports")
+    ],
+    ("gzip", "-no-xattrs"),
+    ("gzip", "-no-duplicates"),
+    ("gzip", "-always-use-fragments"),
+    ("gzip", "-nopad"),
+    ("gzip", "-all-root"),
+    ("gzip", "-noI", "-noD", "-noF", "-noX"),
+    ("gzip", "-Xcompression-level", "1", "-Xwindow-size", "10", "-Xstrategy", "filtered"),
+    ("zstd", "-no-fragments", "-no-exports", "-no-xattrs"),
+    ("zstd", "-Xcompression-level", "3"),
+    ("xz", "-Xbcj", "x86"),
+    ("xz", "-Xdict-size", "75%", "-b", "64K"),
+    ("xz", "-Xbcj", "arm,x86"),
+    ("lz4", "-Xhc"),
+    ("lz4", "-noI", "-noF"),
+    ("lzo", "-Xalgorithm", "lzo1x_1"),
+    ("lzo", "-b", "4K"),
+    ("lzma",),
+]
+
+
+@pytest.fixture(scope="module")
+def odd_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tree with everything that a filesystem can hold."""
+    root = images.make_root(tmp_path_factory.mktemp("odd") / "root", files=20)
+    many = root / "many"
+    many.mkdir()
+    for number in range(1200):
+        (many / f"a-rather-long-name-{number:05d}").write_text(str(number % 7) * (number % 50))
+    deep = root
+    for number in range(60):
+        deep /= f"d{number}"
+    deep.mkdir(parents=True)
+    (deep / "bottom").write_text("x")
+    with (root / "sparse").open("wb") as file:
+        file.write(b"begin")
+        file.seek(40 << 20)
+        file.write(b"end")
+    os.mkfifo(root / "fifo")
+    here = Path.cwd()
+    os.chdir(root)
+    try:
+        socket.socket(socket.AF_UNIX).bind("socket")
+    finally:
+        os.chdir(here)
+    (root / os.fsdecode(b"not-\xff-utf8")).write_text("x")
+    (root / "empty").touch()
+    (root / "block").write_bytes(b"x" * 131072)
+    (root / "random").write_bytes(os.urandom(300_000))
+    (root / "long-link").symlink_to("x/" * 500)
+    if os.geteuid() == 0:
+        os.mknod(root / "null", 0o20666, os.makedev(1, 3))
+        for number in range(40):
+            os.chown(many / f"a-rather-long-name-{number:05d}", number + 1000, number + 2000)
+    try:
+        for number in range(100):
+            os.setxattr(many / f"a-rather-long-name-{number:05d}", "user.test", b"v" * (number * 7))
+            os.setxattr(many / f"a-rather-long-name-{number:05d}", "user.same", b"w" * 100)
+    except OSError:
+        pass
+    return root
+
+
+def passes(image: Path, *, lzma: bool = False) -> None:
+    report = check_file(image, Level.DATA, allow_legacy=True)
+    notes = {"bare-squashfs", "data-partial"} | ({"sq-lzma"} if lzma else set())
+    assert {f.code for f in report.findings} <= notes, report.findings
+    assert report.verdict.passes or (lzma and report.verdict is Verdict.UNSUPPORTED)
+    assert Level.DATA.value in report.checks
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=" ".join)
+def test_mksquashfs(odd_root: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
+    if options[0] == "lzo" and missing(3):
+        pytest.skip(str(missing(3)))
+    passes(images.squash(odd_root, tmp_path / "x.sqfs", *options), lzma=options[0] == "lzma")
+
+
+def test_mksquashfs_appending(odd_root: Path, root: Path, tmp_path: Path) -> None:
+    image = images.squash(root, tmp_path / "x.sqfs")
+    images.run("mksquashfs", odd_root, image, "-no-progress")
+    passes(image)
+
+
+@pytest.mark.parametrize("compressor", ["gzip", "zstd", "xz", "lz4", "lzo"])
+@pytest.mark.parametrize("options", [(), ("-x", "-e")], ids=" ".join)
+def test_squashfs_tools_ng(odd_root: Path, tmp_path: Path, compressor: str, options: tuple[str, ...]) -> None:
+    images.need("gensquashfs", "tar2sqfs")
+    try:
+        images.run("gensquashfs", "-q", "-c", compressor, *options, "-D", odd_root, tmp_path / "a.sqfs")
+    except AssertionError as e:
+        if "Unknown compressor" in str(e) or "not supported" in str(e):
+            pytest.skip(f"this gensquashfs has no {compressor}")
+        raise
+    passes(tmp_path / "a.sqfs")
+    images.run("tar", "-cf", tmp_path / "x.tar", "-C", odd_root, "--exclude=./socket", ".")
+    more = [o for o in options if o == "-e"]
+    images.run(
+        "sh",
+        "-c",
+        'tar2sqfs -q -c "$1" $3 "$2/b.sqfs" < "$2/x.tar"',
+        "sh",
+        compressor,
+        tmp_path,
+        " ".join(more),
+    )
+    passes(tmp_path / "b.sqfs")
+
+
+@pytest.mark.parametrize("compressor", images.COMPRESSORS)
+def test_a_sif_in_every_compressor(sifs: dict[str, Path], compressor: str) -> None:
+    passes(sifs[compressor], lzma=compressor == "lzma")
+
+
+def test_apptainer_builds(built_sif: Path, gzip_sif: Path, tmp_path: Path) -> None:
+    passes(built_sif)
+    again = images.build(built_sif, tmp_path / "again.sif", "--mksquashfs-args", "-comp zstd")
+    passes(again)
+
+
+def test_after_sif_add_and_del(built_sif: Path, tmp_path: Path) -> None:
+    image = tmp_path / "x.sif"
+    image.write_bytes(built_sif.read_bytes())
+    note = tmp_path / "note.json"
+    note.write_text("{}")
+    for _ in range(3):
+        images.run("apptainer", "sif", "add", "--datatype", "6", "--groupid", "1", image, note)
+        passes(image)
+    listing = images.run("apptainer", "sif", "list", image)
+    ids = [line.split("|")[0].strip() for line in listing.splitlines() if line[:1].isdigit()]
+    images.run("apptainer", "sif", "del", ids[-2], image)
+    report = check_file(image, Level.DATA)
+    assert report.verdict.passes
+    assert {f.code for f in report.findings} <= {"data-partial", "sif-slot"}
+    images.run("apptainer", "sif", "del", ids[-1], image)
+    assert check_file(image, Level.DATA).verdict.passes
+
+
+def test_overlay_partition(root: Path, tmp_path: Path) -> None:
+    over = tmp_path / "over"
+    (over / "etc").mkdir(parents=True)
+    (over / "etc/new").write_text("new")
+    image = images.wrap(
+        images.squash(root, tmp_path / "a.sqfs"),
+        tmp_path / "x.sif",
+        overlays=[images.squash(over, tmp_path / "o.sqfs", "zstd")],
+    )
+    passes(image)
