@@ -43,6 +43,8 @@ class Coverage:
     """Needed blobs that are there as readable regular files with bytes in them."""
     sized: frozenset[str]
     """Present blobs whose size was compared with a recorded one."""
+    digested: frozenset[str]
+    """Present blobs that have a sha256 on record."""
     images: Mapping[str, tuple[Finding, ...]]
     """Needed blob -> what is wrong with its entry; only those with a finding."""
     dataset: frozenset[str] | None = None
@@ -87,7 +89,7 @@ def cover(
     gates = gates or Gates()
     chosen = assignments if subset is None else {t: p for t, p in assignments.items() if t in subset}
     needed = {path: tuple(tasks) for path, tasks in sorted(tasks_by_blob(chosen).items())}
-    images, present, sized = _entries(needed, listing, recorded, gates.min_bytes)
+    entries = _Entries(needed, listing, recorded, gates.min_bytes)
     tasks = frozenset(chosen)
     rowwise: dict[str, tuple[Finding, ...]] = {}
     dataset: frozenset[str] | None = None
@@ -102,51 +104,59 @@ def cover(
         tasks=tasks,
         total=len(assignments) if total is None else total,
         needed=needed,
-        present=present,
-        sized=sized,
-        images=images,
+        present=frozenset(entries.present),
+        sized=frozenset(entries.sized),
+        digested=frozenset(entries.digested),
+        images=entries.findings,
         dataset=dataset,
         rows=compared,
         rowwise=rowwise,
     )
 
 
-def _entries(
-    needed: Iterable[str], listing: Listing, recorded: Recorded, floor: int
-) -> tuple[dict[str, tuple[Finding, ...]], frozenset[str], frozenset[str]]:
-    """(findings by path, usable paths, paths whose size was compared)."""
-    images: dict[str, tuple[Finding, ...]] = {}
-    present: set[str] = set()
-    sized: set[str] = set()
-    refused = dict(listing.refused)
-    folded: dict[str, str] | None = None
-    for path in needed:
-        blob = listing.blobs.get(path)
-        if blob is None:
-            if folded is None:
-                folded = {fold(p): p for p in listing.blobs}
-            images[path] = (_absence(path, listing, folded, refused),)
-            continue
-        if blob.trouble is not None:
-            message = CODES[blob.trouble].meaning
-            images[path] = (found(blob.trouble, message[0].lower() + message[1:].rstrip(".")),)
-            continue
-        record = recorded(path)
+class _Entries:
+    """The needed blobs as entries of the listing."""
+
+    def __init__(self, needed: Iterable[str], listing: Listing, recorded: Recorded, floor: int) -> None:
+        self.findings: dict[str, tuple[Finding, ...]] = {}
+        self.present: set[str] = set()
+        self.sized: set[str] = set()
+        self.digested: set[str] = set()
+        refused = dict(listing.refused)
+        folded: dict[str, str] | None = None
+        for path in needed:
+            blob = listing.blobs.get(path)
+            if blob is None:
+                if folded is None:
+                    folded = {fold(p): p for p in listing.blobs}
+                findings = [_absence(path, listing, folded, refused)]
+            elif blob.trouble is not None:
+                message = CODES[blob.trouble].meaning
+                findings = [found(blob.trouble, message[0].lower() + message[1:].rstrip("."))]
+            else:
+                findings = self._file(blob, recorded(path), floor)
+            if findings:
+                self.findings[path] = tuple(findings)
+
+    def _file(self, blob: Blob, record: Blob | None, floor: int) -> list[Finding]:
         if blob.size == 0:
             expected = f", {record.size:,} on record" if record is not None and record.size else ""
-            images[path] = (found("zero-byte", f"0 bytes{expected}"),)
-            continue
-        present.add(path)
+            return [found("zero-byte", f"0 bytes{expected}")]
+        self.present.add(blob.path)
         findings = []
         if record is not None:
-            sized.add(path)
+            self.sized.add(blob.path)
+            if record.sha256 is not None:
+                self.digested.add(blob.path)
             if record.size != blob.size:
                 findings.append(found("wrong-size", f"{blob.size:,} bytes, {record.size:,} on record"))
+            elif blob.sha256 is not None and record.sha256 is not None and blob.sha256 != record.sha256:
+                findings.append(
+                    found("wrong-hash", f"listed with sha256 {blob.sha256}, {record.sha256} is on record")
+                )
         if blob.size < floor:
             findings.append(found("below-floor", f"{blob.size:,} bytes, under the floor of {floor:,}"))
-        if findings:
-            images[path] = tuple(findings)
-    return images, frozenset(present), frozenset(sized)
+        return findings
 
 
 def _absence(path: str, listing: Listing, folded: Mapping[str, str], refused: Mapping[str, str]) -> Finding:

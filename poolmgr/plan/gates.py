@@ -6,7 +6,7 @@ compared nothing. Only a gate that nobody demanded (``inspect = "available"``) m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -22,6 +22,8 @@ ENTRY_CODES = frozenset(
     )
 )  # fmt: skip
 """What keeps a blob from being there at all."""
+
+_RECORD_CODES = frozenset(("wrong-size", "wrong-hash"))
 
 
 class GateVerdict(StrEnum):
@@ -82,6 +84,11 @@ class Look:
     remembered: bool = False
     """Every check came from attestations; the file was not read in this run."""
 
+    def proven(self, level: Level) -> bool:
+        """Whether the image passed ``level``, and its bytes are not known to be wrong."""
+        known = self.checks.get(level.value)
+        return known is not None and known.passes and self.checks.get("hash") is not Verdict.BAD
+
 
 @dataclass(frozen=True, slots=True)
 class Asked:
@@ -91,6 +98,8 @@ class Asked:
     level_by: str
     arch: str | None = None
     arch_by: str = "manifest"
+    hash: bool = True
+    """Whether files are to be hashed where a sha256 is on record (not in a remote pool)."""
     inspect: str = "off"
     """``off``, ``available`` or ``required``."""
     inspect_by: str = "manifest"
@@ -160,9 +169,9 @@ def coverage_gates(
         lacking = len(c.present) - len(c.sized)
         result.append(
             judge(
-                "size", "record", unit="images", wanted=len(c.sized), compared=len(c.sized),
-                bad=len(c.named("wrong-size")),
-                why=f"{lacking:,} have no size on record" if lacking else "",
+                "record", "record", unit="images", wanted=len(c.sized), compared=len(c.sized),
+                bad=sum(1 for fs in c.images.values() if any(f.code in _RECORD_CODES for f in fs)),
+                why=f"{lacking:,} are not on record" if lacking else "",
             )
         )  # fmt: skip
     if gates.min_bytes:
@@ -211,12 +220,12 @@ def image_gates(c: Coverage, looks: Mapping[str, Look], asked: Asked, rules: Var
                     bad=wrong, why=asked.arch,
                 )
             )  # fmt: skip
-    if any("hash" in look.checks for _, look in chosen):
-        hashed = [(p, look) for p, look in chosen if "hash" in look.checks]
-        result.append(_check_gate("hash", "record", hashed, len(hashed)))
-        without = wanted - len(hashed)
-        if without:
-            result[-1] = _with_why(result[-1], f"{without:,} have no sha256 on record")
+        if asked.hash and c.digested:
+            gate = _check_gate(
+                "hash", "record", [(p, look) for p, look in chosen if p in c.digested], len(c.digested)
+            )
+            without = len(c.present) - len(c.digested)
+            result.append(_with_why(gate, f"{without:,} have no sha256 on record") if without else gate)
     if asked.inspect != "off":
         gate = _check_gate("inspect", asked.inspect_by, chosen, wanted, required=asked.inspect == "required")
         result.append(gate)
@@ -226,7 +235,7 @@ def image_gates(c: Coverage, looks: Mapping[str, Look], asked: Asked, rules: Var
     return result
 
 
-def _level_gate(chosen: Iterable[tuple[str, Look]], wanted: int, asked: Asked) -> Gate:
+def _level_gate(chosen: Sequence[tuple[str, Look]], wanted: int, asked: Asked) -> Gate:
     name = asked.level.value
     bad = passed = unproven = 0
     reasons: dict[str, int] = {}
@@ -245,12 +254,18 @@ def _level_gate(chosen: Iterable[tuple[str, Look]], wanted: int, asked: Asked) -
     if unproven:
         reasons["no checksum inside, and no sha256 on record to confirm the bytes"] = unproven
     return judge(
-        name, asked.level_by, unit="images", wanted=wanted, compared=bad + passed, bad=bad, why=_told(reasons)
+        name,
+        asked.level_by,
+        unit="images",
+        wanted=wanted,
+        compared=bad + passed,
+        bad=bad,
+        why=_told(_absent(reasons, chosen, wanted)),
     )
 
 
 def _check_gate(
-    check: str, asked_by: str, chosen: Iterable[tuple[str, Look]], wanted: int, *, required: bool = True
+    check: str, asked_by: str, chosen: Sequence[tuple[str, Look]], wanted: int, *, required: bool = True
 ) -> Gate:
     bad = passed = 0
     reasons: dict[str, int] = {}
@@ -264,9 +279,15 @@ def _check_gate(
             reason = look.reasons.get(check, "nobody looked")
             reasons[reason] = reasons.get(reason, 0) + 1
     return judge(
-        check, asked_by, unit="images", wanted=wanted, compared=bad + passed, bad=bad, why=_told(reasons),
+        check, asked_by, unit="images", wanted=wanted, compared=bad + passed, bad=bad,
+        why=_told(_absent(reasons, chosen, wanted)),
         required=required,
     )  # fmt: skip
+
+
+def _absent(reasons: dict[str, int], chosen: Sequence[object], wanted: int) -> dict[str, int]:
+    gone = wanted - len(chosen)
+    return reasons | {"not there to be looked at": gone} if gone > 0 else reasons
 
 
 def _told(reasons: Mapping[str, int]) -> str:
