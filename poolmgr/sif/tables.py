@@ -14,15 +14,17 @@ from dataclasses import dataclass, field
 from poolmgr.sif.codecs import Codec
 from poolmgr.sif.squashfs import METADATA, DamageError, Squashfs
 
-MAX_UNPACKED = 48 << 20
+MAX_UNPACKED = 16 << 20
 """Bytes of metadata that any file may unpack to …"""
-MAX_RATIO = 32
+MAX_RATIO = 16
 """… and how many more for every byte that it has."""
 NO_FRAGMENT = 0xFFFFFFFF
 NO_XATTR = 0xFFFFFFFF
 STORED_BLOCK = 1 << 24
 SIZE_BITS = 25
 """A block's key is its position, shifted by this, and its size word."""
+LEAST_FULL = 8
+"""No compressor packs a whole block into fewer bytes."""
 MAX_NAME = 256
 MAX_TARGET = 65535
 DIR, REG, SYMLINK, BLOCKDEV, CHARDEV, FIFO, SOCKET = range(1, 8)
@@ -246,11 +248,11 @@ def walk_xattrs(table: Table, reference: int, count: int) -> list[tuple[int, byt
     return result
 
 
-_Listing = tuple[int, int, int, int, int]
-"""A directory: inode number, block, offset and size of its listing, parent's inode number."""
+_LISTING = 5
+"""Numbers kept of a directory: its inode, its listing's block, offset and size, its parent's inode."""
 
 
-def _check_inodes(t: Tables) -> list[_Listing]:
+def _check_inodes(t: Tables) -> array[int]:
     """Parse every inode; fill ``refs``, ``types``, ``blocks`` and ``fragment_need``."""
     sb = t.fs.sb
     data, size = t.inodes.data, len(t.inodes.data)
@@ -258,7 +260,7 @@ def _check_inodes(t: Tables) -> list[_Listing]:
     refs, types, need = t.refs, t.types, t.fragment_need
     block_size, block_log = sb.block_size, sb.block_log
     inodes, ids, fragments, xattrs = sb.inodes, sb.ids, sb.fragments, t.fs.xattr_ids
-    directories: list[_Listing] = []
+    directories = array("Q")
     blocks = _Blocks(t)
     at = 0
     count = 0
@@ -286,7 +288,7 @@ def _check_inodes(t: Tables) -> list[_Listing]:
             elif kind == DIR:
                 kind, _, uid, gid, _, number, start, _, length, offset, parent = _DIR(data, at)
                 at += 32
-                directories.append((number, start, offset, length, parent))
+                directories.extend((number, start, offset, length, parent))
             else:
                 kind, _, uid, gid, _, number = _HEAD(data, at)
                 at += 16
@@ -301,7 +303,7 @@ def _check_inodes(t: Tables) -> list[_Listing]:
                 elif kind == DIR + 7:
                     _, length, start, parent, entries, offset, xattr = _LDIR(data, at)
                     at = _skip_index(data, at + 24, entries, number)
-                    directories.append((number, start, offset, length, parent))
+                    directories.extend((number, start, offset, length, parent))
                 elif kind == REG + 7:
                     start, length, _, _, fragment, offset, xattr = _LREG(data, at)
                     at += 40
@@ -383,7 +385,8 @@ class _Blocks:
                 continue
             size = word & (STORED_BLOCK - 1)
             want = block_size if index < full else length % block_size
-            if not 0 < size <= block_size or word >> SIZE_BITS or (word & STORED_BLOCK and size != want):
+            least = want if word & STORED_BLOCK else min(want, LEAST_FULL)
+            if not least <= size <= block_size or word >> SIZE_BITS or (word & STORED_BLOCK and size != want):
                 raise DamageError("sq-block", f"inode {number}: block {index} of {size} bytes cannot be")
             if not 96 <= at <= self.end - size:
                 raise DamageError("sq-block", f"inode {number}: block {index} at {at} lies outside the data")
@@ -402,30 +405,29 @@ class _Blocks:
         return after
 
 
-def _check_directories(t: Tables, listings: list[_Listing]) -> None:
+def _check_directories(t: Tables, listings: array[int]) -> None:
     """Every entry leads to the inode it names; every inode is reached; directories form one tree."""
     data, limit = t.directories.data, len(t.directories.data)
     refs, types, inodes = t.refs, t.types, t.fs.sb.inodes
     reached = bytearray(inodes + 1)
-    parent_of: dict[int, int] = {}
+    parent_of = array("I", bytes(4 * (inodes + 1)))
     places = t.directories.index
     left = limit
     root = 0
-    for number, block, offset, length, _ in listings:
+    for place in range(0, len(listings), _LISTING):
+        number, block, offset, length, _ = listings[place : place + _LISTING]
         if refs[number] == t.fs.sb.root:
             root = number
-        if length < 3:
-            raise DamageError("sq-directory", f"directory {number}: a size of {length}")
         left -= length - 3
-        if left < 0:
-            raise DamageError("sq-directory", f"directory {number}: listings share bytes")
+        if length < 3 or left < 0:
+            raise DamageError("sq-directory", f"directory {number}: a size of {length}, or shared bytes")
         if length == 3:
             continue
         at = places.get(block, limit) + offset
         end = at + length - 3
         if end > limit or offset >= METADATA:
             raise DamageError("sq-directory", f"directory {number}: its listing leaves the table")
-        names = []
+        last = b""
         try:
             while at < end:
                 count, start, base = _RUN(data, at)
@@ -433,6 +435,7 @@ def _check_directories(t: Tables, listings: list[_Listing]) -> None:
                 if count >= MAX_NAME:
                     raise DamageError("sq-directory", f"directory {number}: a run of {count + 1} entries")
                 start <<= 16
+                names = []
                 for _ in range(count + 1):
                     offset, delta, kind, size = _ENTRY(data, at)
                     at += 8
@@ -450,11 +453,12 @@ def _check_directories(t: Tables, listings: list[_Listing]) -> None:
                             raise DamageError("sq-directory", f"directory {child} is entered twice")
                         parent_of[child] = number
                     reached[child] = 1
+                _check_names(number, last, names)
+                last = names[-1]
         except struct.error:
             raise DamageError("sq-directory", f"directory {number}: its listing is cut off") from None
         if at != end:
             raise DamageError("sq-directory", f"directory {number}: its listing ends at {at}, not at {end}")
-        _check_names(number, names)
     if not root or reached[root]:
         raise DamageError("sq-root", "the root inode is no directory, or an entry of another")
     reached[root] = 1
@@ -463,31 +467,31 @@ def _check_directories(t: Tables, listings: list[_Listing]) -> None:
     _check_parents(root, listings, parent_of)
 
 
-def _check_names(number: int, names: list[bytes]) -> None:
+def _check_names(number: int, last: bytes, names: list[bytes]) -> None:
     joined = b"/".join(names)
     if (
         joined.count(b"/") != len(names) - 1
         or b"\0" in joined
         or b"." in names
         or b".." in names
-        or max(map(len, names)) > MAX_NAME
+        or len(joined) > len(names) * (MAX_NAME + 1)
+        or names[0] <= last
         or names != sorted(set(names))
     ):
         raise DamageError("sq-directory", f"directory {number}: names that cannot be, or out of order")
 
 
-def _check_parents(root: int, listings: list[_Listing], parent_of: dict[int, int]) -> None:
-    """The parent that each directory names is the one that holds it, and all lead to the root."""
-    for number, *_, parent in listings:
-        if number != root and parent_of.get(number) != parent:
+def _check_parents(root: int, listings: array[int], parent_of: array[int]) -> None:
+    """The parent that each directory names is the one that holds it, and all hang on the root."""
+    settled = bytearray(len(parent_of))
+    settled[root] = 1
+    for place in range(0, len(listings), _LISTING):
+        number, parent = listings[place], listings[place + _LISTING - 1]
+        if number != root and parent_of[number] != parent:
             raise DamageError("sq-directory", f"directory {number}: says {parent} is its parent")
-    inside: dict[int, list[int]] = {}
-    for child, parent in parent_of.items():
-        inside.setdefault(parent, []).append(child)
-    seen, ahead = 1, [root]
-    while ahead:
-        below = inside.get(ahead.pop(), [])
-        seen += len(below)
-        ahead += below
-    if seen != len(listings):
-        raise DamageError("sq-directory", f"{len(listings) - seen} directories do not hang on the root")
+        at = number
+        while not settled[at]:
+            settled[at] = 1
+            at = parent_of[at]
+            if at == number:
+                raise DamageError("sq-directory", f"directory {number} lies in itself")
