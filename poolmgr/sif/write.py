@@ -55,7 +55,7 @@ class PartType(IntEnum):
 class Item:
     """One object of a SIF: its descriptor's fields, and what writes its bytes."""
 
-    datatype: DataType
+    datatype: int
     name: str
     write: Callable[[BinaryIO], object]
     """Writes the object into the file where it stands."""
@@ -88,26 +88,29 @@ def metadata(labels: Mapping[str, str]) -> bytes:
     return json.dumps(body, separators=(",", ":")).encode()
 
 
+def descriptor(out: BinaryIO, item: Item, number: int) -> bytes:
+    """Writes the object where ``out`` stands, and gives its descriptor with the id ``number``."""
+    name = item.name.encode()
+    if len(name) > 128 or len(item.extra) > 384:
+        raise ValueError(f"the descriptor {item.name!r} is too long")
+    before = out.tell()
+    out.write(bytes(-before % item.align))
+    start = out.tell()
+    item.write(out)
+    size = out.tell() - start
+    return _DESCRIPTOR.pack(
+        item.datatype, True, number, _GROUP, 0, start, size, size + start - before,
+        GO_ZERO_TIME, GO_ZERO_TIME, 0, 0, name, item.extra,
+    )  # fmt: skip
+
+
 def write_container(out: BinaryIO, items: Sequence[Item], arch: str) -> None:
     """Writes a SIF of ``items`` into the empty, seekable file ``out``."""
     if len(items) > SLOTS:
         raise ValueError(f"a SIF has {SLOTS} descriptors, not {len(items)}")
     code = arch_code(arch)
     out.write(bytes(_DATA_AT))
-    descriptors = bytearray()
-    for number, item in enumerate(items, 1):
-        before = out.tell()
-        out.write(bytes(-before % item.align))
-        start = out.tell()
-        item.write(out)
-        size = out.tell() - start
-        name = item.name.encode()
-        if len(name) > 128 or len(item.extra) > 384:
-            raise ValueError(f"the descriptor {item.name!r} is too long")
-        descriptors += _DESCRIPTOR.pack(
-            item.datatype, True, number, _GROUP, 0, start, size, size + start - before,
-            GO_ZERO_TIME, GO_ZERO_TIME, 0, 0, name, item.extra,
-        )  # fmt: skip
+    descriptors = b"".join(descriptor(out, item, number) for number, item in enumerate(items, 1))
     end = out.tell()
     out.seek(0)
     out.write(

@@ -31,8 +31,11 @@ class Codec:
         return data, False
 
 
-def codec(name: str, block_size: int, level: int | None = None) -> Codec:
-    """The codec ``name`` (gzip, xz, lz4, zstd, stored); ``ValueError`` for any other.
+WRITABLE = ("gzip", "xz", "lz4", "zstd")
+
+
+def codec(name: str, block_size: int, level: int | None = None, dictionary: int | None = None) -> Codec:
+    """The codec ``name`` (one of ``WRITABLE``, or stored); ``ValueError`` for any other.
 
     Levels default to those of mksquashfs. No checksum is added to zstd: the kernel's decoder is
     built for frames without one.
@@ -45,7 +48,7 @@ def codec(name: str, block_size: int, level: int | None = None) -> Codec:
     if name == "xz":
         # The kernel allocates a dictionary of the block size, and refuses a stream that wants more.
         filters = [{"id": lzma.FILTER_LZMA2, "preset": 6 if level is None else level,
-                    "dict_size": max(block_size, METADATA)}]  # fmt: skip
+                    "dict_size": dictionary or max(block_size, METADATA)}]  # fmt: skip
         return Codec(
             name, 4, lambda data: lzma.compress(data, lzma.FORMAT_XZ, lzma.CHECK_CRC32, filters=filters)
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from typing import BinaryIO
 
 from poolmgr.sif.write_codec import Codec
@@ -37,13 +38,21 @@ class Sink:
 class DataWriter:
     """Places file contents. ``fragments`` is the table that the filesystem then needs."""
 
-    def __init__(self, sink: Sink, codec: Codec, block_size: int, *, use_fragments: bool = True) -> None:
+    def __init__(
+        self,
+        sink: Sink,
+        codec: Codec,
+        block_size: int,
+        *,
+        use_fragments: bool = True,
+        fragments: Iterable[tuple[int, int]] = (),
+    ) -> None:
         self.sink = sink
         self.codec = codec
         self.block_size = block_size
         self.use_fragments = use_fragments
-        self.fragments: list[tuple[int, int]] = []
-        """(start, size word) of each fragment block."""
+        self.fragments = list(fragments)
+        """(start, size word) of each fragment block, those that are there already first."""
         self._open = bytearray()
         self._known: dict[bytes, Placement] = {}
 

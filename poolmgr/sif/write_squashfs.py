@@ -18,7 +18,8 @@ PAD = 4096
 
 _SUPERBLOCK = struct.Struct("<IIIIIHHHHHHQQQQQQQQ")
 _MAGIC = 0x73717368
-_STORED = 0x1 | 0x2 | 0x8 | 0x100 | 0x800  # inodes, data, fragments, xattrs and ids not compressed
+_STORED_TABLES = 0x1 | 0x100 | 0x800  # inodes, xattrs and ids not compressed
+_STORED_DATA = 0x2 | 0x8  # blocks and fragments not compressed
 _NO_FRAGMENTS, _DUPLICATES, _EXPORT, _NO_XATTRS, _OPTIONS = 0x10, 0x40, 0x80, 0x200, 0x400
 
 
@@ -55,6 +56,7 @@ def write_squashfs(
         export=export,
         time=time,
         use_fragments=fragments,
+        stored_data=chosen.compress is None,
     )
 
 
@@ -75,11 +77,16 @@ def end(
     export: bool,
     time: int,
     use_fragments: bool,
+    stored_data: bool,
 ) -> int:
-    """Writes the tables, the superblock and the padding; the filesystem's size in bytes."""
+    """Writes the tables, the superblock and the padding; the filesystem's size in bytes.
+
+    ``stored_data``: no data block is compressed, which the superblock mentions.
+    """
     facts = write_tables(sink, root, chosen, fragments, export=export)
     flags = _DUPLICATES
-    flags |= _STORED if chosen.compress is None else 0
+    flags |= _STORED_TABLES if chosen.compress is None else 0
+    flags |= _STORED_DATA if stored_data else 0
     flags |= 0 if use_fragments else _NO_FRAGMENTS
     flags |= _EXPORT if export else 0
     flags |= _NO_XATTRS if facts["xattr_table"] == NONE64 else 0

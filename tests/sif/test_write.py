@@ -6,7 +6,6 @@ import io
 import json
 import os
 import shutil
-import stat
 import subprocess
 from pathlib import Path
 
@@ -17,106 +16,15 @@ from hypothesis import strategies as st
 from poolmgr.sif.write import DataType, blob, minimal_image, write_sif
 from poolmgr.sif.write_node import Kind, Link, Node, Tree, directory, file, symlink, whiteout
 from poolmgr.sif.write_squashfs import write_squashfs
+from tests.sif.tools import apptainer, meant, seen, tool, unsquashfs
 
 COMPRESSORS = ("gzip", "xz", "lz4", "zstd", "stored")
-
-
-def tool(name: str, how: str) -> str:
-    found = shutil.which(name)
-    if found is None:
-        if os.environ.get("CI"):
-            pytest.fail(f"{name} is missing: {how}")
-        pytest.skip(f"{name} is missing: {how}")
-    return found
-
-
-def unsquashfs(image: Path, into: Path) -> None:
-    program = tool("unsquashfs", "apt-get install squashfs-tools")
-    done = subprocess.run(
-        [program, "-no-progress", "-d", into, image], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-def apptainer(*args: str | Path, code: int = 0) -> str:
-    program = tool("apptainer", "run scripts/install_apptainer.sh as root")
-    done = subprocess.run(
-        [program, *args],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, "APPTAINER_NO_PRIVS": "true"} if os.geteuid() == 0 else None,
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout
 
 
 def squashfs(tree: Tree, **options: object) -> bytes:
     buffer = io.BytesIO()
     write_squashfs(buffer, tree, **options)  # type: ignore[arg-type]
     return buffer.getvalue()
-
-
-def seen(root: Path) -> dict[str, tuple[object, ...]]:
-    """What stands under ``root``: path -> (type, mode, owner, group, content or target or device)."""
-    root_needed = os.geteuid() == 0
-    result: dict[str, tuple[object, ...]] = {}
-    for folder, names, files in os.walk(os.fsencode(root)):
-        for name in [b"", *names, *files] if folder == os.fsencode(root) else [*names, *files]:
-            path = os.path.join(folder, name) if name else folder
-            info = os.lstat(path)
-            body: object = None
-            if stat.S_ISREG(info.st_mode):
-                body = Path(os.fsdecode(path)).read_bytes()
-            elif stat.S_ISLNK(info.st_mode):
-                body = os.fsdecode(os.readlink(path))
-            elif stat.S_ISCHR(info.st_mode) or stat.S_ISBLK(info.st_mode):
-                body = (os.major(info.st_rdev), os.minor(info.st_rdev))
-            owner = (info.st_uid, info.st_gid) if root_needed else (0, 0)
-            key = os.fsdecode(os.path.relpath(path, os.fsencode(root)))
-            result["" if key == "." else key] = (
-                stat.S_IFMT(info.st_mode),
-                stat.S_IMODE(info.st_mode),
-                owner,
-                body,
-            )
-    return result
-
-
-FORMATS = {
-    Kind.DIR: stat.S_IFDIR,
-    Kind.FILE: stat.S_IFREG,
-    Kind.SYMLINK: stat.S_IFLNK,
-    Kind.BLOCK: stat.S_IFBLK,
-    Kind.CHAR: stat.S_IFCHR,
-    Kind.FIFO: stat.S_IFIFO,
-    Kind.SOCKET: stat.S_IFSOCK,
-}
-
-
-def meant(tree: Tree) -> dict[str, tuple[object, ...]]:
-    """The same description, from the tree itself."""
-    result: dict[str, tuple[object, ...]] = {"": (stat.S_IFDIR, 0o755, (0, 0), None)}
-    full: dict[str, Node | Link] = {}
-    for path in tree:
-        parts = path.split("/")
-        for n in range(1, len(parts)):
-            full.setdefault("/".join(parts[:n]), directory())
-    full.update(tree)
-    for path, node in full.items():
-        while isinstance(node, Link):
-            node = full[node.to]
-        body: object = None
-        if node.kind is Kind.FILE:
-            body = node.data
-        elif node.kind is Kind.SYMLINK:
-            body = node.target
-        elif node.kind in (Kind.CHAR, Kind.BLOCK):
-            body = node.rdev
-        owner = (node.uid, node.gid) if os.geteuid() == 0 else (0, 0)
-        result[path] = (FORMATS[node.kind], node.mode, owner, body)
-    return result
 
 
 WIDE: Tree = {
