@@ -220,6 +220,14 @@ class RemoteTroubleError(PoolError):
 
     code = "remote-trouble"
     exit = Exit.AGAIN
+    wait: float | None = None
+    """Seconds that the server asked to wait, where it did."""
+
+
+class OfflineError(PoolError):
+    """A request would be needed, and HF_HUB_OFFLINE forbids every request."""
+
+    code = "offline"
 
 
 class BadTransferError(PoolError):

@@ -1,0 +1,151 @@
+"""Writing to the Hub: bytes first, then one commit on a known parent, then a look at what it made."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from poolmgr.errors import (
+    AlreadyExistsError,
+    BadFileError,
+    PoolChangedError,
+    RemoteRefusedError,
+    RemoteTroubleError,
+)
+from poolmgr.model.stamp import Stamp
+from poolmgr.store.hub_pace import TRIES, backoff
+
+if TYPE_CHECKING:
+    from poolmgr.store.hub import HubStore
+
+UPLOAD_THREADS = 5
+
+
+def push(
+    store: HubStore, files: Mapping[str, Path | bytes], *, message: str, parent: str, replace: Collection[str]
+) -> str:
+    """Upload ``files`` and commit them on ``parent``; the new commit's id.
+
+    Where nothing differs from the parent, that is ``parent``.
+    """
+    from huggingface_hub import CommitOperationAdd
+
+    branch = store.revision or "main"
+    if branch == parent:
+        raise RemoteRefusedError(
+            f"{store.address}: a commit cannot be written to", hint="name a branch, or nothing"
+        )
+    taken = sorted(store.infos([p for p in files if p not in replace], parent))
+    if taken:
+        raise AlreadyExistsError(
+            f"{store.address} holds {len(taken):,} of the names already: {taken[0]}; nothing was written",
+            details=taken,
+            hint="a new version is a new name",
+        )
+    stamps = {path: _stamp(source) for path, source in files.items()}
+    additions = [
+        CommitOperationAdd(path, source if isinstance(source, bytes) else str(source))
+        for path, source in files.items()
+    ]
+    expected = {a.path_in_repo: (a.upload_info.size, a.upload_info.sha256.hex()) for a in additions}
+    store.client.call(
+        f"uploading {len(files):,} files",
+        lambda: store.client.api.preupload_lfs_files(
+            store.repo_id, additions, repo_type=store.repo_type, revision=branch, num_threads=UPLOAD_THREADS,
+            free_memory=False,
+        ),
+    )  # fmt: skip
+    for path, source in files.items():
+        if _stamp(source) != stamps[path]:
+            raise BadFileError(f"{path}: {source!r} changed while it was uploaded; nothing was committed")
+    return _commit(store, additions, files, message, parent, branch, expected)
+
+
+def _commit(
+    store: HubStore,
+    additions: list[Any],
+    files: Mapping[str, Path | bytes],
+    message: str,
+    parent: str,
+    branch: str,
+    expected: Mapping[str, tuple[int, str]],
+) -> str:
+    """The commit itself. An answer that was lost is settled by looking at the head, never by guessing."""
+
+    def once() -> str:
+        info = store.client.api.create_commit(
+            store.repo_id, additions, commit_message=message, repo_type=store.repo_type, revision=branch,
+            parent_commit=parent, num_threads=UPLOAD_THREADS,
+        )  # fmt: skip
+        return str(info.oid)
+
+    unsure = False
+    for tried in range(1, TRIES + 1):
+        try:
+            commit = store.client.once("committing", once)
+        except (RemoteTroubleError, PoolChangedError) as e:
+            if isinstance(e, PoolChangedError) and not unsure:
+                raise
+            unsure = True
+            head = _head(store, branch)
+            if head != parent and not _differences(store, files, expected, head):
+                return head  # it was applied, only the answer was lost
+            if isinstance(e, PoolChangedError) or tried == TRIES:
+                raise
+            store.client.pause(e, backoff(tried))
+            continue
+        wrong = _differences(store, files, expected, commit)
+        if wrong:
+            raise RemoteRefusedError(
+                f"{store.address}: commit {commit} was made, and {len(wrong):,} files are not in it as"
+                f" they were sent: {wrong[0]}",
+                details=wrong,
+                hint="a .gitignore in the repository drops files without a word; else tell the Hub's support",
+            )
+        return commit
+    raise AssertionError("unreachable")
+
+
+def _head(store: HubStore, branch: str) -> str:
+    info = store.client.call(
+        "looking at the head",
+        lambda: store.client.api.repo_info(
+            store.repo_id, revision=branch, repo_type=store.repo_type, timeout=30
+        ),
+    )
+    return str(info.sha)
+
+
+def _differences(
+    store: HubStore, files: Mapping[str, Path | bytes], expected: Mapping[str, tuple[int, str]], commit: str
+) -> list[str]:
+    """What of ``files`` is missing, or has another size or hash, at ``commit``."""
+    from poolmgr.store.hub import git_id
+
+    found = store.infos(list(files), commit)
+    out = []
+    for path, source in files.items():
+        size, sha256 = expected[path]
+        if path not in found:
+            out.append(f"{path}: missing")
+            continue
+        there_size, oid, there_sha256 = found[path]
+        if there_size != size:
+            out.append(f"{path}: {size:,} bytes sent, {there_size:,} listed")
+        elif there_sha256 is not None:
+            if there_sha256 != sha256:
+                out.append(f"{path}: sha256 {sha256} sent, {there_sha256} listed")
+        elif git_id(source if isinstance(source, bytes) else source.read_bytes()) != oid:
+            out.append(f"{path}: other bytes than were sent")
+    return out
+
+
+def _stamp(source: Path | bytes) -> Stamp | None:
+    if isinstance(source, bytes):
+        return None
+    try:
+        return Stamp.of(os.stat(source))
+    except OSError as e:
+        raise BadFileError(f"{source}: {e.strerror}") from None
