@@ -309,3 +309,73 @@ _define(
     "Run 'apptainer verify'.",
 )
 _define("oci-digest", _E, "An OCI blob's bytes are not those that its descriptor names.", _BROKEN)
+# --- a task dataset and its environments (harbor/tasks, harbor/source) ---------------------------
+_define("no-task-toml", _N, "A folder without task.toml.", "Nothing: it is no task.")
+_define("bad-task-toml", _E, "A task.toml that is not TOML or that Harbor refuses.", "Correct the key named.")
+_define(
+    "task-incomplete",
+    _E,
+    "A task without its environment folder, instruction.md or a step's folder: Harbor skips it in silence.",
+    "Restore what is missing, or remove the folder.",
+)
+_define(
+    "task-link",
+    _E,
+    "A link under tests/, solution/ or steps/ that leaves the task or loops: Harbor drops such a task.",
+    "Put the file itself into the task.",
+)
+_define("task-unreadable", _E, "A file or folder of the task cannot be read.", "Ask for read permission.")
+_define("duplicate-task", _E, "Two tasks of one dataset have one name.", "Rename or drop one of them.")
+_define("bad-archive", _E, "A Parquet file that is no task archive.", "See the message; pack it again.")
+_define(
+    "bad-archive-row", _E, "A row of a task archive that cannot be read or trusted.", "Pack the task again."
+)
+_define(
+    "not-local",
+    _N,
+    "A registry entry whose task lies in another repository.",
+    "Download the dataset with Harbor and name its folder.",
+)
+_define(
+    "env-unreadable", _E, "A file of the environment cannot be read, so it has no hash.", "See the message."
+)
+_define(
+    "env-not-utf8",
+    _E,
+    "A file name of the environment is not UTF-8: Harbor's own hash fails on it.",
+    "Rename the file.",
+)
+_define(
+    "env-special-file", _E, "A FIFO, socket or device in the environment; no hash covers it.", "Remove it."
+)
+_define("env-link-loop", _E, "A symbolic link of the environment leads round in a loop.", "Remove it.")
+_define(
+    "env-outward-link",
+    _W,
+    "A symbolic link of the environment leads out of the task; it is not followed.",
+    "Put the file itself into the environment.",
+)
+_define(
+    "env-undefined",
+    _E,
+    "No Dockerfile, no docker-compose.yaml and no docker_image: Harbor refuses to start the task.",
+    "Add one of them.",
+)
+_define(
+    "dockerfile-unparsed",
+    _E,
+    "BuildKit cannot parse the Dockerfile; the environment is counted by its hash all the same.",
+    "Correct the Dockerfile.",
+)
+_define(
+    "copy-source-missing",
+    _W,
+    "COPY or ADD names a file that the environment does not hold: the build fails.",
+    "Restore the file or drop the instruction.",
+)
+_define(
+    "add-not-uploaded",
+    _W,
+    "ADD takes a file of the environment: Daytona's SDK uploads COPY sources only.",
+    "Write COPY in its place.",
+)
