@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import threading
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, MutableSequence, Sequence
 from contextlib import AbstractContextManager
@@ -28,7 +29,7 @@ from poolmgr.model.blob import INDEX_NAME, Blob, Listing, path_trouble
 from poolmgr.store.base import OnRetry
 from poolmgr.store.hub_client import OFFLINE_HINT, HubClient
 from poolmgr.store.hub_http import HubBody, HubHttp
-from poolmgr.store.hub_pace import Pace, Quota
+from poolmgr.store.hub_pace import READ_TIMEOUT, Pace, Quota
 
 KINDS = {"dataset": "datasets/", "model": "", "space": "spaces/"}
 MAX_LISTED = 2_000_000
@@ -75,6 +76,7 @@ class HubStore:
         self._listing: Listing | None = None
         self._files: dict[str, tuple[int, str, str | None]] = {}
         """Path -> (size, git blob id, sha256 of an LFS file), of everything seen at the commit."""
+        self._lock = threading.RLock()
         self._client_: HubClient | None = None
         self._http_: HubHttp | None = None
 
@@ -83,18 +85,14 @@ class HubStore:
     @property
     def commit(self) -> str:
         """The commit that the revision named at first need; one request a run."""
-        if self._commit is None:
-            info = self.client.call(
-                "looking up the repository",
-                lambda: self.client.api.repo_info(
-                    self.repo_id, revision=self.revision, repo_type=self.repo_type, timeout=30
-                ),
-            )
-            sha = info.sha
-            if not isinstance(sha, str) or not _COMMIT.fullmatch(sha):
-                raise RemoteRefusedError(f"{self.address}: the server names no commit ({sha!r})")
-            self._commit = sha
-        return self._commit
+        with self._lock:
+            if self._commit is None:
+                info = self.client.call("looking up the repository", self._info)
+                sha = info.sha
+                if not isinstance(sha, str) or not _COMMIT.fullmatch(sha):
+                    raise RemoteRefusedError(f"{self.address}: the server names no commit ({sha!r})")
+                self._commit = sha
+            return self._commit
 
     @property
     def quota(self) -> Quota | None:
@@ -103,10 +101,11 @@ class HubStore:
 
     def list(self) -> Listing:
         """Everything at the pinned commit, by the paged tree: 1,000 entries a request."""
-        if self._listing is None:
-            rows = self.client.call("listing", lambda: self._tree(self.commit))
-            self._listing = self._listed(rows)
-        return self._listing
+        with self._lock:
+            if self._listing is None:
+                rows = self.client.call("listing", lambda: self._tree(self.commit))
+                self._listing = self._listed(rows)
+            return self._listing
 
     def read(self, path: str, *, limit: int) -> bytes:
         """The whole file, proven against the size and hash that the commit records for it."""
@@ -184,17 +183,23 @@ class HubStore:
     @property
     def client(self) -> HubClient:
         """The real client; refuses to exist offline."""
-        if self._client_ is None:
-            self._refuse_offline()
-            self._client_ = HubClient(self.address, self._endpoint, self._token, self._pace, self._on_retry)
-        return self._client_
+        with self._lock:
+            if self._client_ is None:
+                self._refuse_offline()
+                self._client_ = HubClient(
+                    self.address, self._endpoint, self._token, self._pace, self._on_retry
+                )
+            return self._client_
 
     @property
     def _http(self) -> HubHttp:
-        if self._http_ is None:
-            client = self.client
-            self._http_ = HubHttp(self.address, client.endpoint, client.headers, self._pace, self._on_retry)
-        return self._http_
+        with self._lock:
+            if self._http_ is None:
+                client = self.client
+                self._http_ = HubHttp(
+                    self.address, client.endpoint, client.headers, self._pace, self._on_retry
+                )
+            return self._http_
 
     def _refuse_offline(self) -> None:
         from huggingface_hub import constants
@@ -211,6 +216,11 @@ class HubStore:
         return f"{repo}/resolve/{self.commit}/{quote(path)}"
 
     # --- parts of reading --------------------------------------------------------------------------------
+
+    def _info(self) -> Any:
+        return self.client.api.repo_info(
+            self.repo_id, revision=self.revision, repo_type=self.repo_type, timeout=READ_TIMEOUT
+        )
 
     def _tree(self, commit: str) -> Sequence[Any]:
         rows: MutableSequence[Any] = []

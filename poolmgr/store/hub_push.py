@@ -15,7 +15,7 @@ from poolmgr.errors import (
     RemoteTroubleError,
 )
 from poolmgr.model.stamp import Stamp
-from poolmgr.store.hub_pace import TRIES, backoff
+from poolmgr.store.hub_pace import READ_TIMEOUT, TRIES, backoff
 
 if TYPE_CHECKING:
     from poolmgr.store.hub import HubStore
@@ -112,7 +112,7 @@ def _head(store: HubStore, branch: str) -> str:
     info = store.client.call(
         "looking at the head",
         lambda: store.client.api.repo_info(
-            store.repo_id, revision=branch, repo_type=store.repo_type, timeout=30
+            store.repo_id, revision=branch, repo_type=store.repo_type, timeout=READ_TIMEOUT
         ),
     )
     return str(info.sha)

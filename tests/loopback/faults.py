@@ -43,6 +43,10 @@ class Fault:
     repeat: int | None = None
     """The first so many bytes come twice; the length announced stays."""
     ignore_range: bool = False
+    chunked: bool = False
+    """The body comes in chunks, so its length is not announced."""
+    drip: float = 0.0
+    """Seconds before each next byte."""
     html: bool = False
     """A page with status 200 in place of the answer."""
     apply_then_status: int | None = None
@@ -111,6 +115,8 @@ def spoil(fault: Fault, answer: Response) -> Response:
     if answer.status >= 300:
         return answer
     answer.cut = fault.truncate
+    answer.chunked = fault.chunked
+    answer.drip = fault.drip
     answer.stall = fault.stall
     if fault.short is not None or fault.flip is not None or fault.repeat is not None:
         body = answer.body.read() if isinstance(answer.body, FilePart) else bytes(answer.body)

@@ -56,6 +56,10 @@ class Response:
     """Send so many bytes of the body, then close."""
     stall: int | None = None
     """Send so many bytes of the body, then nothing until the client hangs up."""
+    chunked: bool = False
+    """Send the body in chunks, with no Content-Length."""
+    drip: float = 0.0
+    """Seconds before each next byte of the body."""
     drop: bool = False
     """Close without a word."""
 
@@ -141,7 +145,12 @@ class Server:
         body = answer.body
         size = body.length if isinstance(body, FilePart) else len(body)
         headers = dict(answer.headers)
-        headers.setdefault("Content-Length", str(size if answer.length is None else answer.length))
+        if answer.chunked:
+            headers["Transfer-Encoding"] = "chunked"
+            body = _in_chunks(body.read() if isinstance(body, FilePart) else body)
+            size = len(body)
+        else:
+            headers.setdefault("Content-Length", str(size if answer.length is None else answer.length))
         lines = [f"HTTP/1.1 {answer.status} {REASONS.get(answer.status, 'Unknown')}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         head = ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace")
@@ -150,7 +159,12 @@ class Server:
             return True
         stop = answer.cut if answer.cut is not None else answer.stall
         limit = size if stop is None else min(stop, size)
-        if isinstance(body, FilePart):
+        if answer.drip:
+            connection.sendall(head)
+            for at in range(limit):
+                self._closing.wait(answer.drip)
+                connection.sendall((body.read() if isinstance(body, FilePart) else body)[at : at + 1])
+        elif isinstance(body, FilePart):
             connection.sendall(head)
             _send_file(connection, body, limit)
         elif limit < 65536:
@@ -194,6 +208,11 @@ def _chunked(connection: socket.socket, have: bytes) -> tuple[bytes, bytes]:
         if size == 0:
             return b"".join(parts), have
         parts.append(chunk[:-2])
+
+
+def _in_chunks(body: bytes) -> bytes:
+    parts = [body[at : at + 10_000] for at in range(0, len(body), 10_000)]
+    return b"".join(b"%x\r\n%s\r\n" % (len(p), p) for p in parts) + b"0\r\n\r\n"
 
 
 def _send_file(connection: socket.socket, part: FilePart, limit: int) -> None:
