@@ -254,3 +254,9 @@ class DemoFailedError(PoolError):
     """A command of the demo did not end as announced."""
 
     code = "demo-failed"
+
+
+class ToolFailedError(PoolError):
+    """A program that was run (Apptainer, say) failed; the message holds its own last word."""
+
+    code = "tool-failed"

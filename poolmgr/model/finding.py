@@ -379,3 +379,6 @@ _define(
     "ADD takes a file of the environment: Daytona's SDK uploads COPY sources only.",
     "Write COPY in its place.",
 )
+
+# --- what Apptainer says (sif/apptainer) -------------------------------------------------------------
+_define("apptainer-refuses", _E, "Apptainer refuses the image for a fault in it.", _BROKEN)
