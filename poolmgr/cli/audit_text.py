@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 
 from poolmgr.cli import text
 from poolmgr.cli.output import Output
@@ -15,6 +15,8 @@ from poolmgr.plan.gates import Gate, GateVerdict
 FEW = 5
 """Names shown of each difference without ``--list``."""
 FEW_TASKS = 3
+_Entry = tuple[str, Finding, tuple[str, ...]]
+"""(blob or task, its finding, lines that say who needs it)."""
 _STYLE = {GateVerdict.PASSED: "green", GateVerdict.FAILED: "red", GateVerdict.NOT_CHECKED: "yellow"}
 
 
@@ -25,7 +27,15 @@ def show(out: Output, result: Audit, *, everything: bool) -> None:
     _head(out, result)
     cut = 0
     for variant in result.variants:
-        cut += _variant(out, result, variant, everything)
+        _variant(out, result, variant)
+        rows = [(t, f, ()) for t, fs in variant.coverage.rowwise.items() for f in fs]
+        cut += _differences(out, rows, everything)
+    images = [
+        (image.path, finding, _needed_by(result, image.path, everything))
+        for image in result.images.values()
+        for finding in image.findings
+    ]
+    cut += _differences(out, images, everything)
     cut += _pool(out, result, everything)
     _foot(out, result, cut)
 
@@ -47,7 +57,7 @@ def _by(who: str) -> str:
     )
 
 
-def _variant(out: Output, result: Audit, variant: VariantAudit, everything: bool) -> int:
+def _variant(out: Output, result: Audit, variant: VariantAudit) -> None:
     c = variant.coverage
     size = sum(result.images[p].size or 0 for p in c.present)
     tasks = text.counted(len(c.tasks), "task")
@@ -59,28 +69,19 @@ def _variant(out: Output, result: Audit, variant: VariantAudit, everything: bool
         f"{text.counted(len(c.needed), 'distinct image')}, {text.size(size)}"
     )
     _gates(out, variant.gates)
-    names: dict[str, list[tuple[str, Finding, tuple[str, ...]]]] = {}
-    for path, tasks_of in c.needed.items():
-        findings = dict.fromkeys(
-            (*c.images.get(path, ()), *(variant.looks[path].findings if path in variant.looks else ()))
-        )
-        for finding in findings:
-            names.setdefault(finding.code, []).append((path, finding, tasks_of))
-    for task, row_findings in c.rowwise.items():
-        for finding in row_findings:
-            names.setdefault(finding.code, []).append((task, finding, ()))
-    return _differences(out, names, everything)
 
 
 def _gates(out: Output, gates: Sequence[Gate]) -> None:
-    name_width = max(len(g.name) for g in gates)
-    indent = 2 + 11 + 2 + name_width + 2
+    names = max(len(g.name) for g in gates)
+    askers = max(len(g.asked_by) for g in gates)
+    indent = 2 + 11 + 2 + names + 2 + askers + 2
     columns = max(60, shutil.get_terminal_size((100, 24)).columns)
     for gate in gates:
         word = gate.verdict.value.upper() if gate.verdict is GateVerdict.FAILED else gate.verdict.value
         said = textwrap.wrap(text.name(_count(gate)), columns - indent, break_long_words=False) or [""]
-        style = _STYLE[gate.verdict]
-        out.line(f"  {out.styled(word.ljust(11), style)}  {gate.name.ljust(name_width)}  {said[0]}")
+        asked_by = out.styled(gate.asked_by.ljust(askers), "dim")
+        verdict = out.styled(word.ljust(11), _STYLE[gate.verdict])
+        out.line(f"  {verdict}  {gate.name.ljust(names)}  {asked_by}  {said[0]}")
         for more in said[1:]:
             out.line(" " * indent + more)
 
@@ -98,35 +99,46 @@ def _count(gate: Gate) -> str:
     return f"{words}; {gate.why}" if gate.why else words
 
 
-def _differences(
-    out: Output, names: Mapping[str, list[tuple[str, Finding, tuple[str, ...]]]], everything: bool
-) -> int:
+def _differences(out: Output, entries: Sequence[_Entry], everything: bool) -> int:
     """Every difference under its code; returns how many were left out."""
     cut = 0
-    for code in CODES:
-        entries = [e for e in names.get(code, ()) if e[1].severity is not Severity.NOTE]
-        if not entries:
-            continue
-        style = "red" if entries[0][1].severity is Severity.ERROR else "yellow"
+    by_code: dict[str, list[_Entry]] = {}
+    for entry in entries:
+        if entry[1].severity is not Severity.NOTE:
+            by_code.setdefault(entry[1].code, []).append(entry)
+    for code in sorted(by_code, key=list(CODES).index):
+        found = by_code[code]
+        style = "red" if found[0][1].severity is Severity.ERROR else "yellow"
         out.line()
-        out.line(f"  {out.styled(code, style)}  {len(entries):,}: {CODES[code].meaning}")
-        shown = entries if everything else entries[:FEW]
-        for name, finding, tasks in shown:
+        out.line(f"  {out.styled(code, style)}  {len(found):,}: {CODES[code].meaning}")
+        shown = found if everything else found[:FEW]
+        for name, finding, needed_by in shown:
             out.line(f"    {text.name(name)}")
-            told = str(finding) if finding.where else finding.message
-            out.line(f"      {text.name(told)}")
-            if tasks:
-                out.line(f"      needed by {_tasks(tasks, everything)}")
-        if len(shown) < len(entries):
-            cut += len(entries) - len(shown)
-            out.line(f"    … and {len(entries) - len(shown):,} more")
+            if _tells_more(finding):
+                out.line(f"      {text.name(str(finding))}")
+            for line in needed_by:
+                out.line(f"      {out.styled(line, 'dim')}")
+        if len(shown) < len(found):
+            cut += len(found) - len(shown)
+            out.line(f"    … and {len(found) - len(shown):,} more")
     return cut
 
 
-def _tasks(tasks: Sequence[str], everything: bool) -> str:
-    shown = tasks if everything else tasks[:FEW_TASKS]
-    rest = len(tasks) - len(shown)
-    return text.name(", ".join(shown)) + (f" and {rest:,} more" if rest else "")
+def _tells_more(finding: Finding) -> bool:
+    """Whether the message says more than the code's own meaning, which stands above it."""
+    same = finding.message.lower() == CODES[finding.code].meaning.lower().rstrip(".")
+    return finding.code != "missing" and not same
+
+
+def _needed_by(result: Audit, path: str, everything: bool) -> tuple[str, ...]:
+    lines = []
+    for variant in result.variants:
+        tasks = variant.coverage.needed.get(path, ())
+        if tasks:
+            shown = tasks if everything else tasks[:FEW_TASKS]
+            rest = f" and {len(tasks) - len(shown):,} more" if len(shown) < len(tasks) else ""
+            lines.append(text.name(f"{variant.name}: {', '.join(shown)}{rest}"))
+    return tuple(lines)
 
 
 def _pool(out: Output, result: Audit, everything: bool) -> int:
@@ -176,20 +188,16 @@ def _foot(out: Output, result: Audit, cut: int) -> None:
     if result.hashed:
         words += f"; {text.size(result.hashed)} hashed"
     out.line(words)
-    if result.passed:
-        out.line(out.styled("passed", "green") + f": {_listed(v.name for v in result.variants)}")
-    else:
-        failed = [v for v in result.variants if not v.passed]
-        for variant in failed:
-            why = ", ".join(g.name if g.verdict is GateVerdict.FAILED else f"{g.name} not checked"
-                            for g in variant.gates if not g.holds)  # fmt: skip
-            out.line(out.styled("failed", "red") + f": {text.name(variant.name)} ({why})")
-        passed = [v.name for v in result.variants if v.passed]
-        if passed:
-            out.line(out.styled("passed", "green") + f": {_listed(passed)}")
+    passed = [v.name for v in result.variants if v.passed]
+    for variant in result.variants:
+        if not variant.passed:
+            gates = [
+                g.name if g.verdict is GateVerdict.FAILED else f"{g.name} not checked"
+                for g in variant.gates
+                if not g.holds
+            ]
+            out.line(f"{out.styled('failed', 'red')}: {text.name(variant.name)} ({', '.join(gates)})")
+    if passed:
+        out.line(f"{out.styled('passed', 'green')}: {text.name(', '.join(passed))}")
     if cut:
         out.hint(f"{text.counted(cut, 'name')} left out above; --list shows every one, --json too")
-
-
-def _listed(names: Iterable[str]) -> str:
-    return text.name(", ".join(names))

@@ -222,7 +222,7 @@ def _asked(view: PoolView, request: Request) -> Asked:
         arch, arch_by = gates.arch, "manifest"
     if arch is None:
         arch, arch_by = host_arch(), "host"
-    inspect, inspect_by = gates.inspect, "manifest"
+    inspect, inspect_by = gates.inspect, "default" if gates.inspect == "available" else "manifest"
     if request.inspect is not None:
         inspect, inspect_by = request.inspect, "--inspect"
     if remote and inspect == "available":

@@ -189,17 +189,18 @@ def coverage_gates(
 
 def _dataset_gates(c: Coverage, dataset: str, asked_by: str, trouble: str | None) -> list[Gate]:
     if trouble is not None or c.dataset is None:
+        wanted = max(1, len(c.tasks))
         why = trouble or "it was not read"
         return [
-            judge(name, asked_by, unit="rows", wanted=max(1, len(c.tasks)), compared=0, bad=0, why=why)
-            for name in ("dataset", "own images")
+            judge("dataset", asked_by, unit="rows", wanted=wanted, compared=0, bad=0, why=why),
+            judge("own-images", asked_by, unit="rows", wanted=wanted, compared=0, bad=0, why="no dataset"),
         ]
     bad = sum(1 for fs in c.rowwise.values() if any(f.code in ROW_CODES for f in fs))
     generic = len(c.named("generic-image"))
     return [
         judge("dataset", asked_by, unit="rows", wanted=c.rows, compared=c.rows, bad=bad,
               why=dataset if c.rows else f"{dataset} holds no row to compare"),
-        judge("own images", asked_by, unit="rows", wanted=c.rows, compared=c.rows, bad=generic,
+        judge("own-images", asked_by, unit="rows", wanted=c.rows, compared=c.rows, bad=generic,
               why="generic images stand for tasks' own" if generic else ""),
     ]  # fmt: skip
 
@@ -217,7 +218,7 @@ def image_gates(c: Coverage, looks: Mapping[str, Look], asked: Asked, rules: Var
             result.append(
                 judge(
                     "arch", asked.arch_by, unit="images", wanted=wanted, compared=max(len(known), wrong),
-                    bad=wrong, why=asked.arch,
+                    bad=wrong, why=f"{asked.arch} wanted",
                 )
             )  # fmt: skip
         if asked.hash and c.digested:
@@ -287,13 +288,13 @@ def _check_gate(
 
 def _absent(reasons: dict[str, int], chosen: Sequence[object], wanted: int) -> dict[str, int]:
     gone = wanted - len(chosen)
-    return reasons | {"not there to be looked at": gone} if gone > 0 else reasons
+    return reasons | {"not there": gone} if gone > 0 else reasons
 
 
 def _told(reasons: Mapping[str, int]) -> str:
-    """``reasons`` with their counts, the commonest first."""
+    """``reasons`` with the number of things that each holds for, the commonest first."""
     ordered = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
-    return "; ".join(f"{count:,}: {reason}" for reason, count in ordered)
+    return "; ".join(f"{reason} ({count:,})" for reason, count in ordered)
 
 
 def _with_why(gate: Gate, why: str) -> Gate:

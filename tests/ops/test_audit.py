@@ -494,7 +494,7 @@ def test_dataset_differences_fail_by_name(pool: Path) -> None:
 def test_generic_images_fail_their_gate(pool: Path) -> None:
     rows = [*good_rows(["t1", "t2"]), Row("t3", "ubuntu:22.04", "r"), Row("t4", "ubuntu:22.04", "r")]
     result = run(pool, lambda _: rows, dataset="x")
-    assert gates(result)["own images"].verdict is FAILED
+    assert gates(result)["own-images"].verdict is FAILED
     assert gates(result)["dataset"].verdict is PASSED
     assert result.variants[0].coverage.named("generic-image") == ("t3", "t4")
 

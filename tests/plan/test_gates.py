@@ -49,7 +49,7 @@ def test_a_dataset_that_cannot_be_read_is_not_passed() -> None:
     assert gates["dataset"].verdict is NOT_CHECKED
     assert not gates["dataset"].holds
     assert gates["dataset"].why == "offline"
-    assert gates["own images"].verdict is NOT_CHECKED
+    assert gates["own-images"].verdict is NOT_CHECKED
 
 
 def test_only_a_gate_that_nobody_demanded_may_stay_unchecked() -> None:
@@ -61,7 +61,7 @@ def test_only_a_gate_that_nobody_demanded_may_stay_unchecked() -> None:
             image_gates(covered(), looks, Asked(Level.MOUNT, "default", inspect=wish), VariantRules())
         )["inspect"]
         assert (gate.verdict, gate.holds) == (NOT_CHECKED, holds)
-        assert gate.why == "2: no apptainer"
+        assert gate.why == "no apptainer (2)"
     assert "inspect" not in by_name(
         image_gates(covered(), looks, Asked(Level.MOUNT, "default"), VariantRules())
     )
