@@ -27,8 +27,9 @@ RowsOf = Callable[[str], Sequence[Row]]
 REMOTE_LEVELS = (Level.LISTED, Level.HEADER, Level.MOUNT)
 """Deeper levels would read a remote blob whole."""
 BLOBS_TABLE = "blobs.parquet"
-REQUESTS = {Level.HEADER: 1, Level.MOUNT: 2}
-"""Range requests that a remote blob costs at a level, as docs/audit.md measures it."""
+MOUNT_REQUESTS = 4
+MOUNT_BYTES = 50_000
+"""About what ``mount`` reads of a remote blob: its first 37 KB and three places near its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,10 +362,9 @@ def _cost(view: PoolView, asked: Asked, images: int) -> list[str]:
         return []
     if view.root is not None:
         return ["the bytes were not looked at: level listed asks only for files of the recorded size"]
-    requests = images * REQUESTS[Level.MOUNT]
     return [
-        f"validity was not looked at; --level mount would, with {requests:,} range requests "
-        f"of about {34 * images / 1000:,.0f} MB in all"
+        f"validity was not looked at; --level mount would look, by about {images * MOUNT_REQUESTS:,} range "
+        f"requests and {max(1, images * MOUNT_BYTES // 1_000_000):,} MB"
     ]
 
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
 from poolmgr import __version__
 from poolmgr.errors import CredentialsError, PoolError, RemoteTroubleError
@@ -291,11 +292,18 @@ class Looker:
                 future.result()
         except BaseException:
             self._stop.set()
+            if self.view.root is None and isinstance(self.view.store, _Closing):
+                self.view.store.close()  # ends waits for a busy server
             raise
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
             self.progress.end()
         return looks
+
+
+@runtime_checkable
+class _Closing(Protocol):
+    def close(self) -> None: ...
 
 
 class _StoppedError(Exception):
