@@ -382,3 +382,14 @@ _define(
 
 # --- what Apptainer says (sif/apptainer) -------------------------------------------------------------
 _define("apptainer-refuses", _E, "Apptainer refuses the image for a fault in it.", _BROKEN)
+
+# --- what an image holds (sif/rules) ---------------------------------------------------------------
+_define("content-missing", _E, "A path that the manifest requires is not in the image.", "Rebuild the image.")
+_define("content-forbidden", _E, "The image holds what the manifest forbids.", "Derive an image without it.")
+_define(
+    "content-hidden",
+    _E,
+    "An overlay hides a forbidden file, whose bytes are still in the image.",
+    "Derive it again with method rebuild, which leaves the bytes out.",
+)
+_define("module-missing", _E, "A required Python module is in no package folder.", "Derive an image with it.")
