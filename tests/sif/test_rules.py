@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from poolmgr.sif.rules import Rules, check_content, matches
 from poolmgr.sif.image import Image, open_image
+from poolmgr.sif.rules import Rules, check_content, matches
 from poolmgr.sif.source import BytesSource
 from tests import images
 
