@@ -215,12 +215,19 @@ def image_gates(c: Coverage, looks: Mapping[str, Look], asked: Asked, rules: Var
         if asked.arch is not None:
             known = [look for _, look in chosen if look.arch is not None]
             wrong = sum(1 for _, look in chosen if any(f.code == "wrong-arch" for f in look.findings))
+            unread = wanted - len(known)
+            why = f"{asked.arch} wanted" + (f"; {unread:,} without a header that tells it" if unread else "")
             result.append(
                 judge(
-                    "arch", asked.arch_by, unit="images", wanted=wanted, compared=max(len(known), wrong),
-                    bad=wrong, why=f"{asked.arch} wanted",
+                    "arch",
+                    asked.arch_by,
+                    unit="images",
+                    wanted=wanted,
+                    compared=len(known),
+                    bad=wrong,
+                    why=why,
                 )
-            )  # fmt: skip
+            )
         if asked.hash and c.digested:
             gate = _check_gate(
                 "hash", "record", [(p, look) for p, look in chosen if p in c.digested], len(c.digested)
