@@ -44,6 +44,37 @@ class UsageError(PoolError):
     exit = Exit.USAGE
 
 
+class DeclinedError(PoolError):
+    """The user was asked whether to go on, and did not say yes; nothing was changed."""
+
+    code = "declined"
+
+
+class OutputRefusedError(PoolError):
+    """stdout cannot be written, for instance because its disk is full: the answer is not whole."""
+
+    code = "output-refused"
+
+
+class SystemRefusedError(PoolError):
+    """The operating system refused something (a file, a folder, a process) in an unforeseen place."""
+
+    code = "os-error"
+
+
+class InternalError(PoolError):
+    """A fault of poolmgr itself; ``--debug`` shows where."""
+
+    code = "internal"
+
+
+class CancelledError(PoolError):
+    """Ctrl-C: the run was ended by its user; running it again goes on."""
+
+    code = "interrupted"
+    exit = Exit.INTERRUPTED
+
+
 # --- what the pool says of itself -------------------------------------------------------------
 
 

@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+SECRET_NAMES = (
+    "HF_TOKEN",
+    "HUGGING_FACE_HUB_TOKEN",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "DAYTONA_API_KEY",
+    "APPTAINER_DOCKER_PASSWORD",
+    "SINGULARITY_DOCKER_PASSWORD",
+)
+_ON = {"1", "ON", "YES", "TRUE"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +32,10 @@ class Settings:
     """``HF_ENDPOINT``: another Hub than the public one."""
     no_color: bool
     """``NO_COLOR`` is set and not empty (no-color.org)."""
+    debug: bool = False
+    """``POOLMGR_DEBUG``: show a traceback when poolmgr itself fails."""
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+    """Values of the environment that no output may show (``SECRET_NAMES``)."""
 
     @staticmethod
     def read() -> Settings:
@@ -33,7 +48,10 @@ class Settings:
         return Settings(
             pool=env.get("POOLMGR_POOL") or None,
             config_dir=config_dir,
-            offline=env.get("HF_HUB_OFFLINE", "").strip().upper() in {"1", "ON", "YES", "TRUE"},
+            offline=env.get("HF_HUB_OFFLINE", "").strip().upper() in _ON,
             hf_endpoint=env.get("HF_ENDPOINT") or None,
             no_color=bool(env.get("NO_COLOR")),
+            debug=env.get("POOLMGR_DEBUG", "").strip().upper() in _ON,
+            # A shorter value would be a placeholder, and would blot out ordinary words.
+            secrets=tuple({v for name in SECRET_NAMES if len(v := env.get(name, "").strip()) >= 8}),
         )
