@@ -33,7 +33,24 @@ from poolmgr.errors import (
 )
 from poolmgr.settings import Settings
 
-COMMANDS: dict[str, Lazy] = {}
+DAILY, LOOK, MORE = "Every day", "Look", "More"
+
+# Name: where it is, the first line of its help, the section it is shown in.
+COMMANDS: dict[str, Lazy] = {
+    "fetch": Lazy(
+        "poolmgr.cli.fetch:fetch",
+        "Bring variants of a pool into a local folder, and prove that they are whole.",
+        DAILY,
+    ),
+    "audit": Lazy(
+        "poolmgr.cli.audit:command",
+        "Check that every task of a variant has an image, and that each image is valid.",
+        DAILY,
+    ),
+    "demo": Lazy(
+        "poolmgr.cli.demo:demo", "Show what poolmgr does, on a small pool that is made for it.", MORE
+    ),
+}
 
 
 class Stop(KeyboardInterrupt):

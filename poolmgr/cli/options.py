@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -13,8 +13,8 @@ from poolmgr.errors import UsageError
 from poolmgr.model.finding import Level
 from poolmgr.model.manifest import ARCHS
 
-F = TypeVar("F", bound=Callable[..., Any])
-Decorator = Callable[[F], F]
+Command = Callable[..., Any]
+Decorator = Callable[[Command], Command]
 
 pool = click.option(
     "-p", "--pool", metavar="POOL",
@@ -40,7 +40,7 @@ attest = click.option(
 )  # fmt: skip
 
 
-def jobs(default: int | None = None) -> Decorator[F]:
+def jobs(default: int | None = None) -> Decorator:
     """``-j/--jobs``: how many at once; ``default`` None leaves the number to the verb."""
     said = "Default: what suits this machine." if default is None else f"Default: {default}."
     return click.option(
@@ -49,14 +49,14 @@ def jobs(default: int | None = None) -> Decorator[F]:
     )  # fmt: skip
 
 
-def output(*, lines: bool = False) -> Decorator[F]:
+def output(*, lines: bool = False) -> Decorator:
     """``--json`` and ``-q/--quiet``; the command gets the sink that they choose as ``out``.
 
     ``lines``: the JSON form is JSON Lines with a summary as the last row, not one document.
     """
     form = "JSON Lines, a summary last" if lines else "one JSON document"
 
-    def decorate(function: F) -> F:
+    def decorate(function: Command) -> Command:
         @click.option("--json", "as_json", is_flag=True, help=f"Print {form}.")
         @click.option("-q", "--quiet", is_flag=True, help="Print ids or paths only, and no progress.")
         @click.pass_obj
@@ -66,6 +66,6 @@ def output(*, lines: bool = False) -> Decorator[F]:
                 raise UsageError("--json and -q/--quiet exclude each other")
             return function(*args, out=session.output(json=as_json, quiet=quiet), **kwargs)
 
-        return command  # type: ignore[return-value]
+        return command
 
     return decorate

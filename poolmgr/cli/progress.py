@@ -30,6 +30,8 @@ class Bar:
         self._files = self._files_done = 0
         self._bytes = False
         self._note = ""
+        self.delay = 0.3
+        """Seconds of work before a bar is shown at all."""
 
     def begin(self, what: str, *, files: int, size: int = 0) -> None:
         from tqdm import tqdm
@@ -47,7 +49,7 @@ class Bar:
                 file=self._stream,
                 dynamic_ncols=True,
                 leave=False,
-                delay=0.3,
+                delay=self.delay,
                 bar_format="{desc} {percentage:3.0f}% |{bar:20}| " + counts + ", {remaining} left{postfix}",
             )
             self._attach(self._bar.clear)

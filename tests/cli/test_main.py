@@ -40,8 +40,8 @@ def trial(how: str, out: Output) -> Exit | None:
         case "bad":
             return Exit.BAD
         case "wait":
-            out.note("waiting")
             try:
+                out.note("waiting")
                 time.sleep(30)
             finally:
                 out.note("cleaned up")
