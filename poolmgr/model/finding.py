@@ -242,7 +242,7 @@ _define("sif-descr-count", _E, "The number of descriptors is impossible.", _BROK
 _define("sif-descr-free", _W, "The count of free descriptors is wrong.", "Compare the file's sha256.")
 _define("sif-descr-range", _E, "The descriptors do not lie inside the file.", _BROKEN)
 _define("sif-descr-used", _E, "A descriptor is neither used nor unused.", _BROKEN)
-_define("sif-descr-id", _E, "The ids of the objects are not unique and non-zero.", _BROKEN)
+_define("sif-descr-id", _E, "An object's id is not the number of its slot.", _BROKEN)
 _define("sif-slot", _W, "An unused descriptor holds bytes.", "Compare the file's sha256.")
 _define("sif-data-range", _E, "The data section begins or ends at an impossible place.", _BROKEN)
 _define("sif-datatype", _E, "An object of a type that does not exist.", _BROKEN)
@@ -271,6 +271,12 @@ _define("sq-compressor", _E, "The number of the compressor is unknown.", _BROKEN
 _define("sq-lzma", _W, "Compressed with lzma, which Linux cannot mount.", "Rebuild with gzip or zstd.")
 _define("sq-block-size", _E, "The block size is impossible.", _BROKEN)
 _define("sq-truncated", _E, "The filesystem is longer than its partition.", _BROKEN)
+_define(
+    "sq-unpadded",
+    _E,
+    "The filesystem ends inside a disk sector, so a kernel mount loses its last bytes (squashfuse does not).",
+    "Make it without -nopad.",
+)
 _define("sq-counts", _E, "A count in the superblock is impossible.", _BROKEN)
 _define("sq-root", _E, "The root directory cannot be found.", _BROKEN)
 _define("sq-index", _E, "An index table does not lie where its neighbours leave room for it.", _BROKEN)

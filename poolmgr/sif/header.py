@@ -245,6 +245,8 @@ def _read_descriptors(table: bytes, header: Header, found: list[Finding]) -> tup
         last = slot + 1
         kind, _, *rest = DESCRIPTOR.unpack_from(table, slot * step)
         objects.append(Descriptor(kind, *rest))
+        if rest[0] != slot + 1:
+            found.append(finding("sif-descr-id", f"its id is {rest[0]}", f"descriptor {slot + 1}"))
     tail = table[last * step :]
     if any(tail[i : i + len(_ZEROS)] != _ZEROS[: len(tail) - i] for i in range(0, len(tail), len(_ZEROS))):
         found.append(finding("sif-slot", "an unused slot holds bytes", f"after descriptor {last}"))
@@ -266,9 +268,7 @@ def _check_objects(header: Header, objects: tuple[Descriptor, ...], size: int, f
     cut = any(f.code == "sif-truncated" for f in found)
     ids = {d.id for d in objects}
     groups = {d.group for d in objects}
-    if len(ids) != len(objects) or 0 in ids:
-        found.append(finding("sif-descr-id", f"ids are not unique and non-zero: {[d.id for d in objects]}"))
-    first = header.descriptors_offset + header.total * DESCRIPTOR.size
+    first = header.descriptors_offset + header.descriptors_length
     for d in objects:
         where = f"descriptor {d.id}"
         if not FILE <= d.datatype <= OCI_BLOB:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from poolmgr.model.finding import Finding
 from poolmgr.sif import codecs
 from poolmgr.sif.codecs import Codec, CodecError, MissingCodecError
-from poolmgr.sif.header import finding
+from poolmgr.sif.header import SECTOR, finding
 from poolmgr.sif.source import Source
 
 SUPER = struct.Struct("<IIIIIHHHHHHqqqqqqqq")
@@ -153,7 +153,18 @@ def mount(source: Source, offset: int, size: int, head: bytes = b"") -> Mounted:
         return Mounted(None, (e.finding,))
     except MissingCodecError as e:
         return Mounted(fs, unchecked=str(e))
-    return Mounted(fs)
+    return Mounted(fs, _whole_sectors(fs))
+
+
+def _whole_sectors(fs: Squashfs) -> tuple[Finding, ...]:
+    """A loop device has whole sectors only, so the last bytes of an unpadded filesystem are lost."""
+    if fs.sb.bytes_used <= fs.size // SECTOR * SECTOR:
+        return ()
+    message = (
+        f"{fs.sb.bytes_used} bytes in a partition of {fs.size}, no multiple of {SECTOR}: "
+        "the kernel cannot see the last ones"
+    )
+    return (finding("sq-unpadded", message),)
 
 
 def _superblock(raw: bytes, size: int) -> Superblock:
