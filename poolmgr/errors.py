@@ -152,6 +152,18 @@ class AlreadyExistsError(PoolError):
     code = "already-exists"
 
 
+class RecipeInvalidError(PoolError):
+    """A recipe that is not TOML, has an unknown key, an unpinned requirement, or an unsafe path."""
+
+    code = "bad-recipe"
+
+
+class DeriveFailedError(PoolError):
+    """One derivation could not be made as its recipe says."""
+
+    code = "derive-failed"
+
+
 class BadFileError(PoolError):
     """A file that was needed cannot be read, or is not what it should be."""
 
