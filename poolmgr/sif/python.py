@@ -200,10 +200,8 @@ def _libc(image: Image, loader: str) -> str:
 def _library_folders(loader: str) -> list[str]:
     triplet = {"x86-64": "x86_64", "aarch64": "aarch64"}
     machine = next((name for mark, name in triplet.items() if mark in loader), "x86_64")
-    return [
-        f"/lib/{machine}-linux-gnu", f"/usr/lib/{machine}-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib",
-        posixpath.dirname(loader) or "/lib",
-    ]  # fmt: skip
+    multiarch = [f"{root}/{machine}-linux-gnu" for root in ("/lib", "/usr/lib")]
+    return [*multiarch, "/lib64", "/usr/lib64", "/lib", "/usr/lib", posixpath.dirname(loader) or "/lib"]
 
 
 def _read(image: Image, path: str) -> bytes:
