@@ -5,19 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from poolmgr.errors import BadFileError
-from poolmgr.model.finding import Level
-from poolmgr.sif import codecs
 from poolmgr.sif.changes import Changes, overlay_tree
-from poolmgr.sif.content import read_content
-from poolmgr.sif.graph import Graph, find, read_graph
-from poolmgr.sif.header import DESCRIPTOR, HEADER, Container, Descriptor, read_container
+from poolmgr.sif.graph import Graph, read_graph
+from poolmgr.sif.header import DESCRIPTOR, HEADER, Container, Descriptor
+from poolmgr.sif.image import Image, open_image
 from poolmgr.sif.rewrite import rebuild, write_codec_of
 from poolmgr.sif.source import Source
-from poolmgr.sif.squashfs import DamageError, mount
-from poolmgr.sif.tables import Tables, read_tables
+from poolmgr.sif.tables import Tables
 from poolmgr.sif.write import (
     METADATA_NAME,
     DataType,
@@ -30,13 +27,12 @@ from poolmgr.sif.write import (
     write_container,
 )
 from poolmgr.sif.write_codec import WRITABLE
-from poolmgr.sif.write_node import Inode, Kind
+from poolmgr.sif.write_node import Inode
 from poolmgr.sif.write_squashfs import write_squashfs
 
 PROVENANCE = "poolmgr-provenance.json"
 """Descriptor that says what an image was made of."""
 _SIGNATURE = 0x4005
-_LABELS = (b".singularity.d", b"labels.json")
 _SMALL = 1 << 20
 
 
@@ -50,15 +46,11 @@ class Base:
     def __init__(self, source: Source, where: str) -> None:
         self.source = source
         self.where = where
-        self.container: Container = read_container(source)
-        errors = [f.message for f in self.container.findings if f.severity == "error"]
+        self.image: Image = open_image(source, where)
+        self.container: Container = self.image.container
         primary = self.container.primary
-        if self.container.header is None or primary is None or errors:
-            raise BadFileError(
-                f"{where}: not a valid SIF image",
-                hint=f"'poolmgr verify {where}' says what is wrong",
-                details=errors,
-            )
+        if self.container.header is None or primary is None:
+            raise BadFileError(f"{where}: not a SIF image", hint="build a SIF from it first")
         self.header = self.container.header
         self.primary: Descriptor = primary
         if len(self.container.partitions) != 1:
@@ -66,20 +58,7 @@ class Base:
                 f"{where}: {len(self.container.partitions)} filesystems; a base has one",
                 hint="derive from the plain image that this one was made of",
             )
-        mounted = mount(source, primary.offset, primary.size)
-        if mounted.filesystem is None or mounted.findings or mounted.unchecked:
-            raise BadFileError(
-                f"{where}: {mounted.unchecked or 'its filesystem cannot be read'}",
-                hint=f"'poolmgr verify {where}' says more",
-                details=[f.message for f in mounted.findings],
-            )
-        self.codec = codecs.open_codec(mounted.filesystem.sb.compressor)
-        try:
-            self.tables: Tables = read_tables(mounted.filesystem, self.codec)
-        except DamageError as e:
-            raise BadFileError(
-                f"{where}: {e}", hint=f"'poolmgr verify --level {Level.TABLES} {where}' says more"
-            ) from None
+        self.tables: Tables = self.image.parts[0].tree.tables
         self.graph: Graph = read_graph(self.tables)
 
     @property
@@ -90,30 +69,14 @@ class Base:
     def arch(self) -> str:
         return self.container.arch or "unknown"
 
-    def read(self, inode: Inode, limit: int) -> bytes:
-        """The first ``limit`` bytes of a file of the image."""
-        return read_content(self.tables, self.codec, inode, limit)
-
     def object(self, item: Descriptor) -> bytes:
         return self.source.read_at(item.offset, item.size)
-
-
-def _labels(base: Base) -> Mapping[str, str]:
-    """The labels that the image's own tree records; none where it has none."""
-    inode = find(base.root, _LABELS)
-    if inode is None or inode.kind is not Kind.FILE:
-        return {}
-    try:
-        labels = json.loads(base.read(inode, _SMALL))
-        return {str(k): str(v) for k, v in labels.items()}
-    except (ValueError, AttributeError, RecursionError):
-        return {}
 
 
 def _missing_metadata(base: Base) -> list[Item]:
     if any(d.name == METADATA_NAME for d in base.container.objects):
         return []
-    return [blob(DataType.JSON, METADATA_NAME, metadata(_labels(base)))]
+    return [blob(DataType.JSON, METADATA_NAME, metadata(base.image.labels))]
 
 
 def _copy(base: Base, d: Descriptor, out: BinaryIO) -> None:
@@ -186,16 +149,13 @@ def append(out: BinaryIO, base: Base, items: Sequence[Item]) -> None:
     out.seek(end)
 
 
-def provenance_of(base: Base) -> Mapping[str, object] | None:
-    """What the image says it was made of, when poolmgr made it."""
-    found = None
-    for d in base.container.objects:
+def provenance_of(source: Source, container: Container) -> Mapping[str, Any] | None:
+    """What an image says it was made of; None for one that poolmgr did not derive."""
+    for d in reversed(container.objects):
         if d.name == PROVENANCE and d.datatype == DataType.JSON and d.size <= _SMALL:
-            found = d
-    if found is None:
-        return None
-    try:
-        row = json.loads(base.object(found))
-    except (ValueError, RecursionError):
-        return None
-    return row if isinstance(row, dict) else None
+            try:
+                row = json.loads(source.read_at(d.offset, d.size))
+            except (ValueError, RecursionError):
+                return None
+            return row if isinstance(row, dict) else None
+    return None

@@ -9,7 +9,7 @@ from poolmgr.errors import DeriveFailedError
 from poolmgr.sif.changes import Changes, Path, matches, shown
 from poolmgr.sif.derived import Base
 from poolmgr.sif.graph import canonical, find
-from poolmgr.sif.image import Image, open_image
+from poolmgr.sif.squashfs import DamageError
 from poolmgr.sif.write_node import Inode, Kind, Node, raw_name, split
 
 
@@ -18,7 +18,7 @@ class Draft:
 
     def __init__(self, base: Base) -> None:
         self.base = base
-        self.image: Image = open_image(base.source, base.where)
+        self.image = base.image
         self.changes = Changes()
 
     def remove(self, pattern: str) -> int:
@@ -59,15 +59,18 @@ class Draft:
         return {os.fsdecode(name) for name in found}
 
     def read(self, path: str, limit: int) -> bytes | None:
-        """A file's content now; None where there is none."""
+        """A file's content now, of at most ``limit`` bytes; None where there is none."""
         place = canonical(self.base.root, split(path))
         node = self.changes.add.get(place)
         if node is not None:
-            return node.data[:limit]
+            return node.data
         inode = None if self._gone(place) else find(self.base.root, place)
         if inode is None or inode.kind is not Kind.FILE:
             return None
-        return self.base.read(inode, limit)
+        try:
+            return self.image.read("/".join(map(os.fsdecode, place)), limit=limit)
+        except DamageError as e:
+            raise DeriveFailedError(f"{path}: cannot be read: {e}") from None
 
     def discard(self, path: str) -> None:
         """Takes away one file if it is there."""

@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 from poolmgr.sif import codecs, write_codec
 from poolmgr.sif.changes import Changes, apply, drop
-from poolmgr.sif.content import unpack
+from poolmgr.sif.codecs import CodecError
 from poolmgr.sif.graph import read_graph, walk
 from poolmgr.sif.squashfs import DamageError
 from poolmgr.sif.tables import NO_FRAGMENT, STORED_BLOCK, Tables
@@ -166,9 +166,18 @@ class _Mover:
         piece = self.pieces[bisect.bisect_right(self.starts, at) - 1]
         return at + piece.to - piece.start
 
+    def _unpack(self, start: int, word: int) -> bytes:
+        raw = self.t.fs.read(start, word & _SIZE)
+        if word & STORED_BLOCK:
+            return raw
+        try:
+            return self.codec(raw, self.block_size)
+        except CodecError as e:
+            raise DamageError("sq-data", f"the block at {start} does not unpack: {e}") from None
+
     def _again(self, number: int, start: int, word: int, tails: list[tuple[int, int]]) -> tuple[int, int]:
         """The fragment written anew, holding the tails of files that stay and nothing else."""
-        old = unpack(self.t, self.codec, start, word, self.block_size)
+        old = self._unpack(start, word)
         new = bytearray()
         pieces = self.inside[number] = []
         for first, last in _merged(tails):
