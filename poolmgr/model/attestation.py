@@ -7,6 +7,7 @@ file's stamp still holds (or a new hash agrees with its sha256).
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,8 @@ SCHEMA = 1
 LEVELS = tuple(level.value for level in Level)
 CHECKS = (*LEVELS, "hash", "inspect", "run")
 """The names a check may have: the levels, and the three beside them."""
+_CONTENT = re.compile(r"(require|forbid|modules):[0-9a-f]{16}")
+"""A content rule that the file obeys, with a digest of the rule (ops/image_checks.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +30,7 @@ class Attestation:
     path: str
     stamp: Stamp
     checks: Mapping[str, Verdict]
-    """Check (of ``CHECKS``) -> verdict. A level stands for every level below it."""
+    """Check (of ``CHECKS``, or a content rule) -> verdict. A level stands for every level below it."""
     sha256: str | None = None
     """Known only when every byte was hashed in the run that wrote the row."""
     findings: tuple[Finding, ...] = ()
@@ -172,6 +175,7 @@ def _int(value: object) -> int:
 
 
 def _check(value: object) -> str:
-    if value not in CHECKS:
+    name = _text(value)
+    if name not in CHECKS and not _CONTENT.fullmatch(name):
         raise TypeError(f"unknown check {value!r}")
-    return _text(value)
+    return name

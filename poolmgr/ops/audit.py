@@ -7,19 +7,20 @@ vouches for (ops/look.py), and lets plan/coverage and plan/gates decide.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from dataclasses import dataclass, field
 
 from poolmgr.errors import PoolError, UnknownTaskError, UsageError
 from poolmgr.model.blob import Blob, case_clashes
 from poolmgr.model.finding import Finding, Level, Severity, Verdict
 from poolmgr.model.task import Row
+from poolmgr.ops.image_checks import CONTENT, Content, ImageCheck, Inspect
 from poolmgr.ops.look import Looker, Wish
 from poolmgr.ops.progress import Progress, Silent
 from poolmgr.ops.view import PoolView
 from poolmgr.plan.coverage import Coverage, cover, orphans
 from poolmgr.plan.gates import Asked, Gate, Look, coverage_gates, image_gates
 from poolmgr.plan.placement import Directory, directories
+from poolmgr.sif.apptainer import Apptainer
 from poolmgr.sif.header import host_arch
 
 RowsOf = Callable[[str], Sequence[Row]]
@@ -30,29 +31,6 @@ BLOBS_TABLE = "blobs.parquet"
 MOUNT_REQUESTS = 4
 MOUNT_BYTES = 50_000
 """About what ``mount`` reads of a remote blob: its first 37 KB and three places near its end."""
-
-
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """What a per-image check says of one image."""
-
-    verdict: Verdict
-    findings: tuple[Finding, ...] = ()
-    reason: str = ""
-    """Why the verdict is not a word on the image, when it is none."""
-
-
-class ImageCheck(Protocol):
-    """A check that opens an image for more than its validity, such as a required path."""
-
-    def __call__(self, view: PoolView, path: str, rule: tuple[str, ...]) -> Checked: ...
-
-
-IMAGE_CHECKS: dict[str, ImageCheck] = {}
-"""Gate (``require``, ``forbid``, ``modules``, ``inspect``) -> the check that carries it out.
-
-A gate that is not in it is reported as not checked."""
-CONTENT = ("require", "forbid", "modules")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,13 +149,13 @@ def audit(view: PoolView, request: Request, rows_of: RowsOf, progress: Progress 
         covered[name] = (coverage, address, trouble)
         if request.no_dataset and rules.dataset:
             notes.append(f"{name}: the dataset {rules.dataset} was not compared (--no-dataset)")
-    wish = Wish(asked.level, asked.arch, request.rehash, request.allow_legacy, request.jobs)
+    extra, why_not = _extra(view, asked, [c for c, _, _ in covered.values()])
+    wish = Wish(asked.level, asked.arch, request.rehash, request.allow_legacy, request.jobs, extra)
     looker = Looker(view, wish, progress)
     wanted = sorted({p for c, _, _ in covered.values() for p in c.present})
     looks = looker.look([view.listing.blobs[p] for p in wanted])
-    looks = _extra(view, asked.level, looks, "inspect", (), wanted) if asked.inspect != "off" else looks
     audits = tuple(
-        _variant(view, request, asked, coverage, looks, address, trouble)
+        _variant(view, request, asked, coverage, looks, why_not, address, trouble)
         for coverage, address, trouble in covered.values()
     )
     notes += looker.notes
@@ -226,8 +204,8 @@ def _asked(view: PoolView, request: Request) -> Asked:
     inspect, inspect_by = gates.inspect, "default" if gates.inspect == "available" else "manifest"
     if request.inspect is not None:
         inspect, inspect_by = request.inspect, "--inspect"
-    if remote and inspect == "available":
-        inspect = "off"  # Apptainer reads files only
+    if inspect == "available" and (remote or level is Level.LISTED):
+        inspect = "off"  # Apptainer reads files, whole
     return Asked(level, level_by, arch, arch_by, not remote, inspect, inspect_by)
 
 
@@ -273,50 +251,46 @@ def _rows(address: str | None, rows_of: RowsOf, *, must: bool) -> tuple[Sequence
 
 
 def _extra(
-    view: PoolView,
-    level: Level,
-    looks: Mapping[str, Look],
-    gate: str,
-    rule: tuple[str, ...],
-    paths: Sequence[str],
-) -> dict[str, Look]:
-    """``looks`` with the verdicts of one per-image check; images that are not valid are not opened for it."""
-    result = dict(looks)
-    check = IMAGE_CHECKS.get(gate)
-    for path in paths:
-        look = result.get(path) or Look({})
-        if check is None:
-            checked = Checked(Verdict.UNCHECKED, reason="this version cannot carry it out")
-        elif not look.proven(level):
-            checked = Checked(Verdict.UNCHECKED, reason="the image is not known to be valid")
+    view: PoolView, asked: Asked, coverages: Sequence[Coverage]
+) -> tuple[dict[str, tuple[ImageCheck, ...]], dict[str, str]]:
+    """(path -> what else to check of it, gate -> why it is not carried out at all)."""
+    contents = {c.variant: Content.of(view.manifest.rules(c.variant)) for c in coverages}
+    gates = ("inspect", *CONTENT)
+    if view.root is None:
+        return {}, dict.fromkeys(gates, "a remote pool is not read that deeply")
+    if asked.level is Level.LISTED:
+        return {}, dict.fromkeys(gates, "level listed does not look into images")
+    why_not = {}
+    inspect: tuple[ImageCheck, ...] = ()
+    if asked.inspect != "off":
+        if Apptainer.find() is None:
+            why_not["inspect"] = "Apptainer is not installed"
         else:
-            checked = check(view, path, rule)
-        reasons = {**look.reasons, gate: checked.reason} if checked.reason else look.reasons
-        result[path] = replace(
-            look,
-            checks={**look.checks, gate: checked.verdict},
-            findings=look.findings + checked.findings,
-            reasons=reasons,
-        )
-    return result
+            inspect = (Inspect(),)
+    extra: dict[str, dict[ImageCheck, None]] = {}
+    for coverage in coverages:
+        content = contents[coverage.variant]
+        for path in coverage.present:
+            extra.setdefault(path, dict.fromkeys(inspect))
+            if content is not None:
+                extra[path][content] = None
+    return {path: tuple(checks) for path, checks in extra.items() if checks}, why_not
 
 
 def _variant(
     view: PoolView, request: Request, asked: Asked, coverage: Coverage, looks: Mapping[str, Look],
-    address: str | None, trouble: str | None,
+    why_not: Mapping[str, str], address: str | None, trouble: str | None,
 ) -> VariantAudit:  # fmt: skip
     rules = view.manifest.rules(coverage.variant)
     own = {p: looks[p] for p in coverage.present if p in looks}
-    for gate in CONTENT:
-        rule: tuple[str, ...] = getattr(rules, gate)
-        if rule:
-            own = _extra(view, asked.level, own, gate, rule, sorted(coverage.present))
     gates = coverage_gates(
         coverage, rules, view.manifest.gates, dataset=address,
         dataset_by="--dataset" if request.dataset is not None else "manifest", dataset_trouble=trouble,
         subset_asked=request.tasks is not None, mirror=view.is_mirror,
     )  # fmt: skip
-    gates += image_gates(coverage, own, asked, rules)
+    content = Content.of(rules)
+    names = {gate: content.name(gate) for gate in CONTENT} if content is not None else {}
+    gates += image_gates(coverage, own, asked, rules, names, why_not)
     return VariantAudit(coverage, tuple(gates), address, rules.tasks, own)
 
 

@@ -10,18 +10,19 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
 from poolmgr import __version__
 from poolmgr.errors import CredentialsError, PoolError, RemoteTroubleError
 from poolmgr.model.attestation import Attestation, Standing
 from poolmgr.model.blob import Blob
-from poolmgr.model.finding import Level, Verdict
+from poolmgr.model.finding import Finding, Level, Verdict
 from poolmgr.model.stamp import Stamp
 from poolmgr.ops.attest import AttestWriter
+from poolmgr.ops.image_checks import Checked, ImageCheck
 from poolmgr.ops.progress import Progress
 from poolmgr.ops.view import PoolView
 from poolmgr.plan.coverage import found
@@ -47,6 +48,8 @@ class Wish:
     rehash: bool = False
     allow_legacy: bool = False
     jobs: int | None = None
+    extra: Mapping[str, tuple[ImageCheck, ...]] = field(default_factory=dict)
+    """Path -> what else to check of the image, once it is known to be valid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,9 @@ class _Work:
     """The sha256 to be confirmed by reading every byte; None when only the level is to be checked."""
     other_size: bool = False
     """The file cannot have the recorded sha256, so it is not hashed."""
+    known: Look | None = None
+    """Set when the image is known to be valid and only some of ``extra`` are to be carried out."""
+    extra: tuple[ImageCheck, ...] = ()
 
 
 class Looker:
@@ -103,26 +109,31 @@ class Looker:
 
     def _remembered(self, path: str) -> Look | _Work:
         """What attestations and the record say of the file as it is now, or what is left to do."""
+        extra = self.wish.extra.get(path, ())
         try:
             st = os.stat(self.view.file(path))
         except OSError:
-            return _Work(path, 0)  # opening it will say why
+            return _Work(path, 0, extra=extra)  # opening it will say why
         recorded = self.view.recorded(path)
         expected = recorded.sha256 if recorded is not None else None
         if recorded is not None and recorded.size != st.st_size:
-            return _Work(path, st.st_size, other_size=expected is not None)
+            return _Work(path, st.st_size, other_size=expected is not None, extra=extra)
         standing = None if self.wish.rehash else self.view.attested.standing(path, st)
         if standing is None or standing.verdict is Verdict.BAD:
             # A bad word is looked at again too: it is rare, and a false one must not last.
-            return _Work(path, st.st_size, expected)
+            return _Work(path, st.st_size, expected, extra=extra)
         judgement = judge(recorded, st.st_size, standing, self.wish.level)
         if judgement.finding is not None or judgement.need is Need.HASH:
-            return _Work(path, st.st_size, expected)
+            return _Work(path, st.st_size, expected, extra=extra)
         if judgement.need is Need.CHECK:
             if standing.sha256 is not None and standing.sha256 == expected:
                 expected = None  # these bytes are confirmed, only the level is not
-            return _Work(path, st.st_size, expected)
-        return self._from_standing(standing, expected)
+            return _Work(path, st.st_size, expected, extra=extra)
+        look = self._from_standing(standing, expected)
+        known = {name: v for e in extra for name in e.names if (v := standing.checks.get(name)) is not None}
+        left = tuple(e for e in extra if not all(n in known and known[n].passes for n in e.names))
+        look = replace(look, checks={**look.checks, **known})
+        return _Work(path, st.st_size, known=look, extra=left) if left else look
 
     def _from_standing(self, standing: Standing, expected: str | None) -> Look:
         level = self.wish.level.value
@@ -134,6 +145,34 @@ class Looker:
     # --- a file of a folder -------------------------------------------------------------------------
 
     def _local(self, work: _Work) -> Look:
+        look = self._valid(work) if work.known is None else replace(work.known, remembered=False)
+        if not work.extra or not look.proven(self.wish.level):
+            return look
+        file = self.view.file(work.path)
+        checks, reasons, findings = dict(look.checks), dict(look.reasons), look.findings
+        kept: dict[str, Verdict] = {}
+        try:
+            before = Stamp.of(os.stat(file))
+            for extra in work.extra:
+                for name, said in extra(file).items():
+                    checks[name] = said.verdict
+                    findings += said.findings
+                    if said.reason:
+                        reasons[name] = said.reason
+                    if said.verdict.passes or (name == "inspect" and _damaged(said)):
+                        kept[name] = said.verdict
+            if Stamp.of(os.stat(file)) != before:
+                return self._unknown("it changed while it was being read")
+        except OSError as e:
+            return self._unknown(f"reading failed: {e.strerror}")
+        # What a content rule forbids is one variant's affair, and an architecture one machine's:
+        # the file itself is not bad.
+        if kept:
+            told = findings if Verdict.BAD in kept.values() else look.findings
+            self._attest(work.path, before, kept, told)
+        return replace(look, checks=checks, findings=findings, reasons=reasons)
+
+    def _valid(self, work: _Work) -> Look:
         file = self.view.file(work.path)
         try:
             with FileSource(file) as source:
@@ -161,7 +200,10 @@ class Looker:
                 look = replace(look, findings=(wrong, *look.findings))
         elif work.other_size:
             look = replace(look, checks={**look.checks, "hash": Verdict.BAD})
-        self._attest(work.path, after, report, look, sha256)
+        checks = dict(report.checks)
+        if "hash" in look.checks:
+            checks["hash"] = look.checks["hash"]
+        self._attest(work.path, after, checks, look.findings, sha256, report.arch)
         return self._with_arch(look)
 
     def _hash(self, source: FileSource) -> str:
@@ -213,25 +255,23 @@ class Looker:
         level = self.wish.level.value
         return Look({level: Verdict.UNCHECKED}, (found("not-checked", reason),), {level: reason})
 
-    def _attest(self, path: str, stamp: Stamp, report: Report, look: Look, sha256: str | None) -> None:
+    def _attest(
+        self,
+        path: str,
+        stamp: Stamp,
+        checks: Mapping[str, Verdict],
+        findings: tuple[Finding, ...],
+        sha256: str | None = None,
+        arch: str | None = None,
+    ) -> None:
         writer = self._writer
         if writer is None or self.view.identity is None:
             return
-        checks = dict(report.checks)
-        if "hash" in look.checks:
-            checks["hash"] = look.checks["hash"]
+        versions = {"poolmgr": __version__}
         try:
             writer.add(
                 Attestation(
-                    pool=self.view.identity,
-                    path=path,
-                    stamp=stamp,
-                    checks=checks,
-                    sha256=sha256,
-                    findings=look.findings,
-                    arch=report.arch,
-                    versions={"poolmgr": __version__},
-                    time=time.time(),
+                    self.view.identity, path, stamp, checks, sha256, findings, arch, versions, time.time()
                 )
             )
         except PoolError as e:
@@ -308,6 +348,10 @@ class _Closing(Protocol):
 
 class _StoppedError(Exception):
     """The run was stopped while this file was being read."""
+
+
+def _damaged(said: Checked) -> bool:
+    return said.verdict is Verdict.BAD and all(f.code != "wrong-arch" for f in said.findings)
 
 
 def _processors() -> int:

@@ -6,8 +6,9 @@ compared nothing. Only a gate that nobody demanded (``inspect = "available"``) m
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -88,6 +89,9 @@ class Look:
         """Whether the image passed ``level``, and its bytes are not known to be wrong."""
         known = self.checks.get(level.value)
         return known is not None and known.passes and self.checks.get("hash") is not Verdict.BAD
+
+
+_Chosen = Sequence[tuple[str, Look]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,13 +209,25 @@ def _dataset_gates(c: Coverage, dataset: str, asked_by: str, trouble: str | None
     ]  # fmt: skip
 
 
-def image_gates(c: Coverage, looks: Mapping[str, Look], asked: Asked, rules: VariantRules) -> list[Gate]:
-    """The gates that need a look into the images; ``looks`` by path, for every blob that was looked at."""
+def image_gates(
+    c: Coverage,
+    looks: Mapping[str, Look],
+    asked: Asked,
+    rules: VariantRules,
+    content: Mapping[str, str] | None = None,
+    why_not: Mapping[str, str] | None = None,
+) -> list[Gate]:
+    """The gates that need a look into the images; ``looks`` by path, for every blob that was looked at.
+
+    ``content``: content gate -> the name under which looks hold its verdict, where they differ.
+    ``why_not``: gate -> why this audit does not carry it out at all.
+    """
+    why_not = why_not or {}
     chosen = [(path, looks[path]) for path in c.needed if path in looks]
     wanted = len(c.needed)
     result = []
     if asked.level is not Level.LISTED:
-        result.append(_level_gate(chosen, wanted, asked))
+        result.append(_level_gate(c, chosen, asked))
         if asked.arch is not None:
             known = [look for _, look in chosen if look.arch is not None]
             wrong = sum(1 for _, look in chosen if any(f.code == "wrong-arch" for f in look.findings))
@@ -229,80 +245,95 @@ def image_gates(c: Coverage, looks: Mapping[str, Look], asked: Asked, rules: Var
                 )
             )
         if asked.hash and c.digested:
-            gate = _check_gate(
-                "hash", "record", [(p, look) for p, look in chosen if p in c.digested], len(c.digested)
-            )
-            without = len(c.present) - len(c.digested)
-            result.append(_with_why(gate, f"{without:,} have no sha256 on record") if without else gate)
+            result.append(_hash_gate(c, chosen))
     if asked.inspect != "off":
-        gate = _check_gate("inspect", asked.inspect_by, chosen, wanted, required=asked.inspect == "required")
-        result.append(gate)
+        result.append(
+            _check_gate(
+                c, "inspect", asked.inspect_by, chosen, why_not=why_not.get("inspect", ""),
+                required=asked.inspect == "required",
+            )
+        )  # fmt: skip
     for name, rule in (("require", rules.require), ("forbid", rules.forbid), ("modules", rules.modules)):
         if rule:
-            result.append(_check_gate(name, "manifest", chosen, wanted))
+            check = (content or {}).get(name, name)
+            result.append(
+                _check_gate(c, name, "manifest", chosen, check=check, why_not=why_not.get(name, ""))
+            )
     return result
 
 
-def _level_gate(chosen: Sequence[tuple[str, Look]], wanted: int, asked: Asked) -> Gate:
+def _hash_gate(c: Coverage, chosen: _Chosen) -> Gate:
+    """Over the images that have a sha256 on record."""
+    verdicts = [look.checks.get("hash", Verdict.UNCHECKED) for path, look in chosen if path in c.digested]
+    bad = verdicts.count(Verdict.BAD)
+    compared = bad + sum(1 for v in verdicts if v.passes)
+    reasons = Counter(
+        {
+            "could not be read": len(c.digested) - compared,
+            "without a sha256 on record": len(c.present) - len(c.digested),
+        }
+    )
+    return judge(
+        "hash",
+        "record",
+        unit="images",
+        wanted=len(c.digested),
+        compared=compared,
+        bad=bad,
+        why=_told(reasons),
+    )
+
+
+def _level_gate(c: Coverage, chosen: _Chosen, asked: Asked) -> Gate:
     name = asked.level.value
-    bad = passed = unproven = 0
-    reasons: dict[str, int] = {}
+    bad = passed = 0
+    reasons: Counter[str] = Counter()
     for _, look in chosen:
         verdict = look.checks.get(name, Verdict.UNCHECKED)
         if verdict is Verdict.BAD:
             bad += 1
         elif verdict is Verdict.PARTIAL and look.checks.get("hash") is not Verdict.OK:
             # data passed on blocks without checksums: only a hash or signature confirms the bytes
-            unproven += 1
+            reasons["no checksum inside, and no sha256 on record to confirm the bytes"] += 1
         elif verdict.passes:
             passed += 1
         else:
-            reason = look.reasons.get(name, verdict.value)
-            reasons[reason] = reasons.get(reason, 0) + 1
-    if unproven:
-        reasons["no checksum inside, and no sha256 on record to confirm the bytes"] = unproven
-    return judge(
-        name,
-        asked.level_by,
-        unit="images",
-        wanted=wanted,
-        compared=bad + passed,
-        bad=bad,
-        why=_told(_absent(reasons, chosen, wanted)),
-    )
+            reasons[look.reasons.get(name, verdict.value)] += 1
+    return _judged(c, name, asked.level_by, chosen, bad, passed, reasons)
 
 
 def _check_gate(
-    check: str, asked_by: str, chosen: Sequence[tuple[str, Look]], wanted: int, *, required: bool = True
-) -> Gate:
+    c: Coverage, name: str, asked_by: str, chosen: _Chosen, *, check: str = "", why_not: str = "",
+    required: bool = True,
+) -> Gate:  # fmt: skip
     bad = passed = 0
-    reasons: dict[str, int] = {}
+    reasons: Counter[str] = Counter()
     for _, look in chosen:
-        verdict = look.checks.get(check, Verdict.UNCHECKED)
+        verdict = look.checks.get(check or name, Verdict.UNCHECKED)
         if verdict is Verdict.BAD:
             bad += 1
         elif verdict.passes:
             passed += 1
         else:
-            reason = look.reasons.get(check, "nobody looked")
-            reasons[reason] = reasons.get(reason, 0) + 1
+            reasons[look.reasons.get(check or name) or why_not or "the image is not valid"] += 1
+    return _judged(c, name, asked_by, chosen, bad, passed, reasons, why_not, required)
+
+
+def _judged(
+    c: Coverage, name: str, asked_by: str, chosen: _Chosen, bad: int, passed: int, reasons: Counter[str],
+    why_not: str = "", required: bool = True,
+) -> Gate:  # fmt: skip
+    """A gate over every needed image, with the reasons of those that were not looked at."""
+    wanted = len(c.needed)
+    reasons["not there"] += wanted - len(c.present)
+    reasons[why_not or "not looked into"] += len(c.present) - len(chosen)
     return judge(
-        check, asked_by, unit="images", wanted=wanted, compared=bad + passed, bad=bad,
-        why=_told(_absent(reasons, chosen, wanted)),
+        name, asked_by, unit="images", wanted=wanted, compared=bad + passed, bad=bad, why=_told(reasons),
         required=required,
     )  # fmt: skip
-
-
-def _absent(reasons: dict[str, int], chosen: Sequence[object], wanted: int) -> dict[str, int]:
-    gone = wanted - len(chosen)
-    return reasons | {"not there": gone} if gone > 0 else reasons
 
 
 def _told(reasons: Mapping[str, int]) -> str:
     """``reasons`` with the number of things that each holds for, the commonest first."""
     ordered = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
-    return "; ".join(f"{reason} ({count:,})" for reason, count in ordered)
-
-
-def _with_why(gate: Gate, why: str) -> Gate:
-    return replace(gate, why=f"{gate.why}; {why}" if gate.why else why)
+    return "; ".join(f"{reason} ({count:,})" for reason, count in ordered if count)

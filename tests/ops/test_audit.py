@@ -20,11 +20,12 @@ from poolmgr.model.lock import Lock
 from poolmgr.model.manifest import Manifest
 from poolmgr.model.stamp import Stamp
 from poolmgr.model.task import Row
-from poolmgr.ops import look
+from poolmgr.ops import image_checks, look
 from poolmgr.ops.audit import Audit, Request, audit
 from poolmgr.ops.state import State
 from poolmgr.ops.view import PoolView, open_folder
 from poolmgr.plan.gates import Gate, GateVerdict
+from poolmgr.sif.apptainer import Apptainer
 from poolmgr.sif.write import minimal_image
 
 PASSED, FAILED, NOT_CHECKED = GateVerdict
@@ -111,6 +112,12 @@ def codes(result: Audit) -> dict[str, set[str]]:
 
 def rows_in(root: Path) -> int:
     return sum(len(f.read_text().splitlines()) for f in State(root).attest.glob("*.jsonl"))
+
+
+@pytest.fixture(autouse=True)
+def _no_apptainer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A login node; the tests of the inspect gate undo it."""
+    monkeypatch.setattr(Apptainer, "find", staticmethod(lambda: None))
 
 
 @pytest.fixture
@@ -522,50 +529,84 @@ def test_one_dataset_belongs_to_one_variant(pool: Path) -> None:
 # --- rules ------------------------------------------------------------------------------------------
 
 
-def test_content_rules_that_cannot_be_carried_out_are_not_passed(
-    pool: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from poolmgr.ops import audit as module
-
-    monkeypatch.setattr(module, "IMAGE_CHECKS", {})
-    result = run(pool, rules='[variants.solvable]\nforbid = ["/app/oracle"]\n')
-    assert not result.passed
-    assert gates(result)["forbid"].verdict is NOT_CHECKED
-    assert {i.verdict for i in result.images.values()} == {Verdict.OK}
+FORBID = '[variants.solvable]\nforbid = ["/payload"]\n'
 
 
-def test_content_checks_are_carried_out_per_variant_on_valid_images_only(
-    pool: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from poolmgr.model.finding import Finding
-    from poolmgr.ops import audit as module
-
-    looked: list[tuple[str, tuple[str, ...]]] = []
-
-    def forbid(view: PoolView, path: str, rule: tuple[str, ...]) -> module.Checked:
-        looked.append((path, rule))
-        if path == "images/a.sif":
-            return module.Checked(Verdict.BAD, (Finding("wrong-hash", "stands in for a forbidden path"),))
-        return module.Checked(Verdict.OK)
-
-    monkeypatch.setattr(module, "IMAGE_CHECKS", {"forbid": forbid})
+def test_content_rules_are_carried_out_per_variant_on_valid_images_only(pool: Path) -> None:
     os.truncate(pool / "images_b00/c.sif", 20_000)
-    result = run(pool, rules='[variants.solvable]\nforbid = ["/app/oracle"]\n', variants=())
-    assert looked == [("images/a.sif", ("/app/oracle",)), ("images/b.sif", ("/app/oracle",))]
+    result = run(pool, rules=FORBID, variants=("solvable", "hardened"))
     gate = gates(result)["forbid"]
-    assert (gate.verdict, gate.bad, gate.compared) == (FAILED, 1, 2)
-    assert result.images["images/a.sif"].verdict is Verdict.BAD
+    assert (gate.verdict, gate.bad, gate.compared, gate.why) == (FAILED, 2, 2, "the image is not valid (1)")
+    assert codes(result)["content-forbidden"] == {"images/a.sif", "images/b.sif"}
     assert "forbid" not in gates(result, 1)
     assert result.variants[1].passed
 
 
-def test_inspect_required_fails_until_something_inspects(pool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from poolmgr.ops import audit as module
+def test_a_forbidden_path_is_the_variants_affair_and_not_the_files(pool: Path) -> None:
+    assert not run(pool, rules=FORBID).passed
+    result = run(pool, rules="[variants.hardened]\ntasks = 1\n")
+    assert (result.passed, result.remembered) == (True, 3)
 
-    monkeypatch.setattr(module, "IMAGE_CHECKS", {})
-    assert run(pool, inspect="available").passed
+
+def test_content_that_was_seen_is_remembered_for_its_rule(
+    pool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    real = image_checks.open_image
+
+    def counting(source: image_checks.FileSource, where: str) -> object:
+        opened.append(Path(where).name)
+        return real(source, where)
+
+    monkeypatch.setattr(image_checks, "open_image", counting)
+    require = '[variants.solvable]\nrequire = ["/etc/label"]\n'
+    assert run(pool, rules=require).passed
+    assert sorted(opened) == ["a.sif", "b.sif", "c.sif"]
+    opened.clear()
+    result = run(pool, rules=require)
+    assert (result.passed, result.remembered, opened) == (True, 3, [])
+    assert not run(pool, rules='[variants.solvable]\nrequire = ["/etc/other"]\n').passed
+    assert len(opened) == 3
+
+
+def test_a_missing_module_fails_its_gate(pool: Path) -> None:
+    result = run(pool, rules='[variants.solvable]\nmodules = ["pytest"]\n')
+    assert (gates(result)["modules"].verdict, gates(result)["modules"].bad) == (FAILED, 3)
+
+
+def test_content_rules_below_the_level_that_reads_images_are_not_passed(pool: Path) -> None:
+    result = run(pool, rules=FORBID, level=Level.LISTED)
+    assert not result.passed
+    assert gates(result)["forbid"].verdict is NOT_CHECKED
+    assert "level listed does not look into images" in gates(result)["forbid"].why
+
+
+def test_inspect_without_apptainer(pool: Path) -> None:
+    result = run(pool, inspect="available")
+    assert result.passed
+    assert gates(result)["inspect"].why == "Apptainer is not installed (3)"
     assert not run(pool, inspect="required").passed
     assert "inspect" not in gates(run(pool, inspect="off"))
+
+
+@pytest.mark.apptainer
+def test_inspect_by_apptainer_is_remembered(pool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    inspected: list[str] = []
+    real = Apptainer.inspect
+
+    def counting(self: Apptainer, image: Path) -> object:
+        inspected.append(image.name)
+        return real(self, image)
+
+    monkeypatch.setattr(Apptainer, "inspect", counting)
+    os.truncate(pool / "images/b.sif", 20_000)
+    result = run(pool, inspect="required")
+    gate = gates(result)["inspect"]
+    assert (gate.compared, gate.bad, gate.why) == (2, 0, "the image is not valid (1)")
+    assert sorted(inspected) == ["a.sif", "c.sif"]
+    assert run(pool, inspect="required").remembered == 2
+    assert len(inspected) == 2
 
 
 def test_the_expected_number_of_tasks(pool: Path) -> None:
