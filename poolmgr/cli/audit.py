@@ -10,7 +10,6 @@ import click
 
 from poolmgr.cli import options
 from poolmgr.cli.audit_text import show
-from poolmgr.cli.fetch import _task_list
 from poolmgr.cli.output import Output
 from poolmgr.errors import Exit, UsageError
 from poolmgr.model.finding import Level, Severity, Verdict
@@ -30,7 +29,7 @@ from poolmgr.settings import Settings
 @click.option("--inspect", type=click.Choice(INSPECT), help="Whether 'apptainer inspect' must pass too.")
 @click.option("--dataset", metavar="ADDR", help="Compare with this dataset instead of the manifest's.")
 @click.option("--no-dataset", is_flag=True, help="Do without the dataset that the manifest names.")
-@click.option("--tasks", metavar="FILE", help="Only the tasks named in FILE, one a line ('-': stdin).")
+@options.tasks
 @click.option("--rehash", is_flag=True, help="Hash and check again what was proven before.")
 @click.option("--allow-legacy", is_flag=True, help="Take bare and Singularity 2 squashfs images for valid.")
 @click.option("--list", "everything", is_flag=True, help="Name every difference, not the first few.")
@@ -66,7 +65,7 @@ def command(
         inspect=inspect,
         dataset=dataset,
         no_dataset=no_dataset,
-        tasks=frozenset(_task_list(tasks)) if tasks is not None else None,
+        tasks=frozenset(options.read_tasks(tasks)) if tasks is not None else None,
         rehash=rehash,
         allow_legacy=allow_legacy,
         jobs=jobs,

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from poolmgr.errors import UsageError
+from poolmgr.errors import BadFileError, UsageError
 from poolmgr.model.finding import Level
 from poolmgr.model.manifest import ARCHS
 
@@ -24,6 +24,7 @@ pool = click.option(
 manifest = click.option(
     "--manifest", metavar="FILE", help="Rules to use instead of those that the pool came with."
 )
+tasks = click.option("--tasks", metavar="FILE", help="Only the tasks named in FILE, one a line ('-': stdin).")
 dry_run = click.option("-n", "--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
 yes = click.option("-y", "--yes", is_flag=True, help="Go on without being asked.")
 level = click.option(
@@ -69,3 +70,15 @@ def output(*, lines: bool = False) -> Decorator:
         return command
 
     return decorate
+
+
+def read_tasks(name: str) -> tuple[str, ...]:
+    """The task ids in the file ``name`` (``-``: stdin), one a line, each once; what ``tasks`` takes."""
+    try:
+        with click.open_file(name, encoding="utf-8") as file:
+            ids = tuple(dict.fromkeys(line.strip() for line in file if line.strip()))
+    except (OSError, UnicodeDecodeError) as e:
+        raise BadFileError(f"--tasks {name}: {getattr(e, 'strerror', None) or e}") from None
+    if not ids:
+        raise UsageError(f"--tasks {name} names no task", hint="the list holds one task id a line")
+    return ids
