@@ -1,6 +1,6 @@
 """Generic images: references that name an operating system and no task's own build.
 
-A build that fails silently leaves such a name in a task's row (docs/audit.md, "Generic images").
+A build that fails silently leaves such a name in a task's row (docs/cli/audit.md, "Generic images").
 What counts, exactly, after the scheme, the Docker Hub's host, ``library/`` and a digest are taken off:
 
 - declared: a reference that an entry of the manifest's ``gates.generic_images`` names. An entry
