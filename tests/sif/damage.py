@@ -229,7 +229,8 @@ def _superblock(base: Base) -> Iterator[Case]:
         ("block-size", 12, Until.MOUNT), ("fragment-count", 16, Until.TABLES), ("flags", 24, Until.HASH),
         ("compressor", 20, Until.MOUNT), ("block-log", 22, Until.MOUNT), ("id-count", 26, Until.TABLES),
         ("major", 28, Until.MOUNT), ("root-offset", 32, Until.MOUNT), ("root-block", 34, Until.MOUNT),
-        ("bytes-used-up", 43, Until.MOUNT), ("bytes-used-low", 40, Until.MOUNT), ("id-start", 48, Until.MOUNT),
+        ("bytes-used-up", 43, Until.MOUNT), ("bytes-used-low", 40, Until.MOUNT),
+        ("id-start", 48, Until.MOUNT),
         ("xattr-start", 56, Until.MOUNT), ("inode-start", 64, Until.TABLES), ("dir-start", 72, Until.TABLES),
         ("fragment-start", 80, Until.MOUNT), ("export-start", 88, Until.MOUNT),
     ]  # fmt: skip
