@@ -75,15 +75,23 @@ def _gates(out: Output, gates: Sequence[Gate]) -> None:
     names = max(len(g.name) for g in gates)
     askers = max(len(g.asked_by) for g in gates)
     indent = 2 + 11 + 2 + names + 2 + askers + 2
-    columns = max(60, shutil.get_terminal_size((100, 24)).columns)
     for gate in gates:
         word = gate.verdict.value.upper() if gate.verdict is GateVerdict.FAILED else gate.verdict.value
-        said = textwrap.wrap(text.name(_count(gate)), columns - indent, break_long_words=False) or [""]
+        said = _wrapped(_count(gate), indent)
         asked_by = out.styled(gate.asked_by.ljust(askers), "dim")
         verdict = out.styled(word.ljust(11), _STYLE[gate.verdict])
         out.line(f"  {verdict}  {gate.name.ljust(names)}  {asked_by}  {said[0]}")
         for more in said[1:]:
             out.line(" " * indent + more)
+
+
+def _wrapped(words: str, indent: int, first: int = 0) -> list[str]:
+    """``words`` in lines that fit the terminal, ``indent`` from its left; the first line, ``first`` more."""
+    columns = max(60, shutil.get_terminal_size((100, 24)).columns)
+    shown = " " * first + text.name(words)
+    lines = textwrap.wrap(shown, columns - indent, break_long_words=False, break_on_hyphens=False,
+                          drop_whitespace=True)  # fmt: skip
+    return [lines[0].lstrip() if first else lines[0], *lines[1:]] if lines else [""]
 
 
 def _count(gate: Gate) -> str:
@@ -110,14 +118,20 @@ def _differences(out: Output, entries: Sequence[_Entry], everything: bool) -> in
         found = by_code[code]
         style = "red" if found[0][1].severity is Severity.ERROR else "yellow"
         out.line()
-        out.line(f"  {out.styled(code, style)}  {len(found):,}: {CODES[code].meaning}")
+        title = f"{len(found):,}: {CODES[code].meaning}"
+        first, *rest = _wrapped(title, 4, first=len(code))
+        out.line(f"  {out.styled(code, style)}  {first}")
+        for line in rest:
+            out.line(f"    {line}")
         shown = found if everything else found[:FEW]
         for name, finding, needed_by in shown:
             out.line(f"    {text.name(name)}")
             if _tells_more(finding):
-                out.line(f"      {text.name(str(finding))}")
-            for line in needed_by:
-                out.line(f"      {out.styled(line, 'dim')}")
+                for line in _wrapped(str(finding), 6):
+                    out.line(f"      {line}")
+            for who in needed_by:
+                for line in _wrapped(who, 6):
+                    out.line(f"      {out.styled(line, 'dim')}")
         if len(shown) < len(found):
             cut += len(found) - len(shown)
             out.line(f"    … and {len(found) - len(shown):,} more")
@@ -196,8 +210,11 @@ def _foot(out: Output, result: Audit, cut: int) -> None:
                 for g in variant.gates
                 if not g.holds
             ]
-            out.line(f"{out.styled('failed', 'red')}: {text.name(variant.name)} ({', '.join(gates)})")
+            first, *rest = _wrapped(f"{variant.name}: {', '.join(gates)}", 2, first=6)
+            out.line(f"{out.styled('failed', 'red')}  {first}")
+            for line in rest:
+                out.line(f"  {line}")
     if passed:
-        out.line(f"{out.styled('passed', 'green')}: {text.name(', '.join(passed))}")
+        out.line(f"{out.styled('passed', 'green')}  {text.name(', '.join(passed))}")
     if cut:
         out.hint(f"{text.counted(cut, 'name')} left out above; --list shows every one, --json too")

@@ -19,7 +19,7 @@ from poolmgr import __version__
 from poolmgr.errors import CredentialsError, PoolError, RemoteTroubleError
 from poolmgr.model.attestation import Attestation, Standing
 from poolmgr.model.blob import Blob
-from poolmgr.model.finding import Finding, Level, Verdict
+from poolmgr.model.finding import Finding, Level, Severity, Verdict
 from poolmgr.model.stamp import Stamp
 from poolmgr.ops.attest import AttestWriter
 from poolmgr.ops.image_checks import Checked, ImageCheck
@@ -146,7 +146,7 @@ class Looker:
 
     def _local(self, work: _Work) -> Look:
         look = self._valid(work) if work.known is None else replace(work.known, remembered=False)
-        if not work.extra or not look.proven(self.wish.level):
+        if not work.extra or not look.proven(self.wish.level) or _bad(look):
             return look
         file = self.view.file(work.path)
         checks, reasons, findings = dict(look.checks), dict(look.reasons), look.findings
@@ -348,6 +348,10 @@ class _Closing(Protocol):
 
 class _StoppedError(Exception):
     """The run was stopped while this file was being read."""
+
+
+def _bad(look: Look) -> bool:
+    return any(f.severity is Severity.ERROR for f in look.findings)
 
 
 def _damaged(said: Checked) -> bool:

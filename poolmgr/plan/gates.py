@@ -315,7 +315,7 @@ def _check_gate(
         elif verdict.passes:
             passed += 1
         else:
-            reasons[look.reasons.get(check or name) or why_not or "the image is not valid"] += 1
+            reasons[look.reasons.get(check or name) or why_not or "bad already"] += 1
     return _judged(c, name, asked_by, chosen, bad, passed, reasons, why_not, required)
 
 
