@@ -29,7 +29,7 @@ from poolmgr.model.blob import INDEX_NAME, Blob, Listing, path_trouble
 from poolmgr.store.base import OnRetry
 from poolmgr.store.hub_client import OFFLINE_HINT, HubClient
 from poolmgr.store.hub_http import HubBody, HubHttp
-from poolmgr.store.hub_pace import READ_TIMEOUT, Pace, Quota
+from poolmgr.store.hub_pace import Pace, Quota
 
 KINDS = {"dataset": "datasets/", "model": "", "space": "spaces/"}
 MAX_LISTED = 2_000_000
@@ -103,7 +103,7 @@ class HubStore:
         """Everything at the pinned commit, by the paged tree: 1,000 entries a request."""
         with self._lock:
             if self._listing is None:
-                rows = self.client.call("listing", lambda: self._tree(self.commit))
+                rows = self.client.call("listing", lambda: self._tree(self.commit), tries=2)
                 self._listing = self._listed(rows)
             return self._listing
 
@@ -218,9 +218,7 @@ class HubStore:
     # --- parts of reading --------------------------------------------------------------------------------
 
     def _info(self) -> Any:
-        return self.client.api.repo_info(
-            self.repo_id, revision=self.revision, repo_type=self.repo_type, timeout=READ_TIMEOUT
-        )
+        return self.client.api.repo_info(self.repo_id, revision=self.revision, repo_type=self.repo_type)
 
     def _tree(self, commit: str) -> Sequence[Any]:
         rows: MutableSequence[Any] = []

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from poolmgr.errors import (
     FileMissingError,
@@ -28,6 +28,8 @@ from poolmgr.store.hub_pace import CONNECT_TIMEOUT, READ_TIMEOUT, TRIES, Pace, a
 
 T = TypeVar("T")
 
+SLOW_READ_TIMEOUT = 120.0
+"""Seconds for the answer to an upload or a commit, which the server works on (it gives up after 60)."""
 OFFLINE_HINT = "unset HF_HUB_OFFLINE, or use a mirror that 'poolmgr fetch' filled before"
 
 
@@ -97,12 +99,13 @@ class HubClient:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Time-outs on the shared session if its owner set none; the client's retries told to the user."""
+        """Time-outs where the client sets none; its retries told to the user; no bars of its own."""
         from huggingface_hub import utils
 
         session = utils.get_session()
-        if session.timeout == utils.httpx.Timeout(None):
-            session.timeout = utils.httpx.Timeout(READ_TIMEOUT, connect=CONNECT_TIMEOUT)
+        hooks = session.event_hooks
+        if _limit not in hooks["request"]:
+            session.event_hooks = {**hooks, "request": [*hooks["request"], _limit]}
         logger = logging.getLogger("huggingface_hub.utils._http")
         teller = _Teller(self._on_retry)
         logger.addFilter(teller)
@@ -154,6 +157,23 @@ class HubClient:
                     f"{told}: the answer has not the fields that the client expects ({error!r})"
                 )
         return None
+
+
+def _limit(request: Any) -> None:
+    """Time-outs for a request of the shared session that nobody gave any.
+
+    A session's own time-outs would not do: the client passes ``timeout=None`` to some requests, the
+    pages of a listing among them, which switches them off.
+    """
+    limits = request.extensions.get("timeout") or {}
+    if not any(limits.values()):
+        read = READ_TIMEOUT if request.method in ("GET", "HEAD") else SLOW_READ_TIMEOUT
+        request.extensions["timeout"] = {
+            "connect": CONNECT_TIMEOUT,
+            "read": read,
+            "write": SLOW_READ_TIMEOUT,
+            "pool": None,
+        }
 
 
 class _Teller(logging.Filter):

@@ -111,35 +111,34 @@ class HubHttp:
     def range(self, url: str, path: str, start: int, length: int) -> tuple[bytes, int | None]:
         """(exactly ``length`` bytes from ``start``, fewer only at the file's end; the file's size)."""
         asked = f"bytes={start}-{start + length - 1}"
-
-        def once() -> tuple[bytes, int | None]:
+        tried = 0
+        while True:
+            tried += 1
             body, response = self._open(url, path, asked, start, keep=True)
             try:
-                if body.start > start or start - body.start > MAX_SKIPPED:
-                    raise RemoteRefusedError(
-                        f"{self._pool}: reading {path}: asked for bytes from {start:,},"
-                        f" was sent bytes from {body.start:,}",
-                        hint="the server, or a proxy before it, serves no byte ranges; fetch the whole file",
-                    )
-                data = bytearray()
-                skip = start - body.start
-                for chunk in body:
-                    data += chunk
-                    if len(data) >= skip + length:
-                        break
-                return bytes(data[skip : skip + length]), body.total
+                return self._part(body, path, start, length), body.total
+            except RemoteTroubleError as e:
+                if tried >= TRIES:
+                    raise
+                trouble = e.message
             finally:
                 _give_back(response)
+            self._backoff(tried, trouble)
 
-        return self._retried(once)
-
-    def _retried(self, once: Callable[[], tuple[bytes, int | None]]) -> tuple[bytes, int | None]:
-        for tried in range(1, TRIES):
-            try:
-                return once()
-            except RemoteTroubleError as e:
-                self._backoff(tried, e.message)
-        return once()
+    def _part(self, body: HubBody, path: str, start: int, length: int) -> bytes:
+        skip = start - body.start
+        if not 0 <= skip <= MAX_SKIPPED:
+            raise RemoteRefusedError(
+                f"{self._pool}: reading {path}: asked for bytes from {start:,},"
+                f" was sent bytes from {body.start:,}",
+                hint="the server, or a proxy before it, serves no byte ranges; fetch the whole file",
+            )
+        data = bytearray()
+        for chunk in body:
+            data += chunk
+            if len(data) >= skip + length:
+                break
+        return bytes(data[skip : skip + length])
 
     # --- one request -----------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from poolmgr.errors import (
     RemoteTroubleError,
 )
 from poolmgr.model.stamp import Stamp
-from poolmgr.store.hub_pace import READ_TIMEOUT, TRIES, backoff
+from poolmgr.store.hub_pace import TRIES, backoff
 
 if TYPE_CHECKING:
     from poolmgr.store.hub import HubStore
@@ -111,9 +111,7 @@ def _commit(
 def _head(store: HubStore, branch: str) -> str:
     info = store.client.call(
         "looking at the head",
-        lambda: store.client.api.repo_info(
-            store.repo_id, revision=branch, repo_type=store.repo_type, timeout=READ_TIMEOUT
-        ),
+        lambda: store.client.api.repo_info(store.repo_id, revision=branch, repo_type=store.repo_type),
     )
     return str(info.sha)
 

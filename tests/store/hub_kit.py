@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from types import SimpleNamespace
+
+import huggingface_hub.utils._http
 import pytest
 
 from poolmgr.store import hub_client, hub_http, hub_pace
@@ -25,6 +29,9 @@ def hurry(patch: pytest.MonkeyPatch, *, read_timeout: float = 0.5) -> None:
     patch.setattr(hub_pace, "BACKOFF", 0.01)
     patch.setattr(hub_http, "READ_TIMEOUT", read_timeout)
     patch.setattr(hub_client, "READ_TIMEOUT", read_timeout)
+    patch.setattr(hub_client, "SLOW_READ_TIMEOUT", read_timeout)
+    nap = SimpleNamespace(sleep=lambda seconds: time.sleep(min(seconds, 0.01)))
+    patch.setattr(huggingface_hub.utils._http, "time", nap)
 
 
 def fill(hub: Hub, **how: bool) -> Repo:
