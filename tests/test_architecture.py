@@ -24,10 +24,8 @@ def name_of(module: Path) -> str:
 
 
 def test_layers() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", "from importlinter.cli import lint_imports; raise SystemExit(lint_imports(no_cache=True))"],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    code = "from importlinter.cli import lint_imports; raise SystemExit(lint_imports(no_cache=True))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
 

@@ -47,6 +47,17 @@ COMMANDS: dict[str, Lazy] = {
         "Check that every task of a variant has an image, and that each image is valid.",
         DAILY,
     ),
+    "status": Lazy(
+        "poolmgr.cli.status:status",
+        "Show what a pool holds: variants, tasks, blobs, bytes, and room in its directories.",
+        LOOK,
+    ),
+    "ls": Lazy("poolmgr.cli.ls:ls", "List the blobs or the tasks of variants, one a line.", LOOK),
+    "doctor": Lazy(
+        "poolmgr.cli.doctor:doctor",
+        "Show what is installed here, and what each missing tool would add.",
+        MORE,
+    ),
     "demo": Lazy(
         "poolmgr.cli.demo:demo", "Show what poolmgr does, on a small pool that is made for it.", MORE
     ),
