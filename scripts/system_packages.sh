@@ -20,4 +20,5 @@ if [ -n "$missing" ]; then
     apt-get -qq install -y --no-install-recommends $missing >/dev/null
 fi
 sh "$here/install_apptainer.sh"
-sh "$here/install_harbor.sh"
+# Only the tests that compare with Harbor need it; they say so themselves where it could not be had.
+sh "$here/install_harbor.sh" || true
