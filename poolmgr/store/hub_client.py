@@ -150,7 +150,7 @@ class HubClient:
                 )
             case FileNotFoundError():
                 return FileMissingError(f"{told}: {redact(str(error))}")
-            case RuntimeError():  # all that hf_xet ever raises
+            case RuntimeError() | ConnectionError():  # hf_xet raises no others
                 return RemoteTroubleError(f"{told}: {redact(str(error))}")
             case KeyError() | TypeError() | AttributeError():
                 return RemoteRefusedError(

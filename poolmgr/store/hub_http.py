@@ -285,7 +285,7 @@ class HubHttp:
 
 
 class _Empty:
-    def read1(self, amount: int) -> bytes:  # noqa: ARG002 - urllib3's signature
+    def read1(self, amount: int) -> bytes:
         return b""
 
 

@@ -60,6 +60,14 @@ def push(
     for path, source in files.items():
         if _stamp(source) != stamps[path]:
             raise BadFileError(f"{path}: {source!r} changed while it was uploaded; nothing was committed")
+    ignored = [a.path_in_repo for a in additions if getattr(a, "_should_ignore", False)]
+    if ignored:  # the commit would "succeed" without them (facts: hub section 1, Commits)
+        raise RemoteRefusedError(
+            f"{store.address}: the repository's .gitignore makes the Hub drop {len(ignored):,} of the files:"
+            f" {ignored[0]}; nothing was committed",
+            details=ignored,
+            hint="take the lines that match out of the repository's .gitignore",
+        )
     return _commit(store, additions, files, message, parent, branch, expected)
 
 

@@ -80,6 +80,33 @@ class Hub:
             repo.add(files)
         return repo
 
+    def serve_xet(self, root: Path) -> None:
+        """Keep the LFS files of every repository in a local Xet store below ``root`` too, from now on.
+
+        hf_xet takes a ``local://`` address for its storage server, so its real code runs offline.
+        """
+        import hf_xet
+
+        self.xet_root = root
+        session = hf_xet.XetSession()
+        for repo in self.repos.values():
+            with session.new_upload_commit(
+                endpoint=f"local://{root}", token="x", token_expiry_unix_secs=1 << 32
+            ) as commit:
+                handles = {
+                    sha256: commit.start_upload_bytes(_bytes(content), sha256=sha256)
+                    for sha256, content in repo.lfs.items()
+                }
+            repo.xet = {sha256: handle.result().xet_info.hash for sha256, handle in handles.items()}
+            for made in repo.commits.values():
+                made.pages.clear()
+                for entry in made.files.values():
+                    entry.xet = repo.xet.get(entry.sha256 or "")
+
+    def expect_xet(self, repo: Repo, content: bytes) -> None:
+        """Say what a Xet upload will bring: the Hub finds it in its storage, this stand-in cannot."""
+        repo.promised[hashlib.sha256(content).hexdigest()] = content
+
     def fault(self, contains: str = "", **what: object) -> Fault:
         """Add a fault (tests/loopback/faults.py): ``hub.fault("a.sif", origin="cdn", truncate=9)``."""
         return self.faults.add(Fault(contains, **what))  # type: ignore[arg-type]
@@ -401,6 +428,10 @@ def _ranged(content: Content, request: Request, headers: dict[str, str]) -> Resp
     if isinstance(content, bytes):
         return Response(status, headers, content if status == 200 else content[start : end + 1])
     return Response(status, headers, FilePart(content, start, length))
+
+
+def _bytes(content: Content) -> bytes:
+    return content if isinstance(content, bytes) else content.read_bytes()
 
 
 def serve_folder(hub: Hub, root: Path) -> None:

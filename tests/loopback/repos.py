@@ -124,6 +124,8 @@ class Repo:
     tags: dict[str, str] = field(default_factory=dict)
     lfs: dict[str, Content] = field(default_factory=dict)
     """sha256 -> bytes, whether committed or only uploaded."""
+    promised: dict[str, bytes] = field(default_factory=dict)
+    """sha256 -> bytes that a Xet upload will have put into the storage."""
     xet: dict[str, str] = field(default_factory=dict)
     """sha256 -> Xet hash, for files that the Xet store holds."""
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -227,7 +229,10 @@ class Repo:
             data = base64.b64decode(value["content"])
             table[value["path"]] = Entry(len(data), git_sha1(data), data)
         elif key == "lfsFile":
-            content = self.lfs.get(value["oid"])
+            oid = value["oid"]
+            if oid in self.promised:
+                self.lfs[oid] = self.promised[oid]
+            content = self.lfs.get(oid)
             if content is None:
                 raise RefusalError(400, f"LFS pointer pointed to a file that does not exist: {value['oid']}")
             entry = table[value["path"]] = make_entry(value["path"] + ".bin", content, value["oid"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from types import SimpleNamespace
 
+import huggingface_hub.constants
 import huggingface_hub.utils._http
 import pytest
 
@@ -30,6 +31,7 @@ def hurry(patch: pytest.MonkeyPatch, *, read_timeout: float = 0.5) -> None:
     patch.setattr(hub_http, "READ_TIMEOUT", read_timeout)
     patch.setattr(hub_client, "READ_TIMEOUT", read_timeout)
     patch.setattr(hub_client, "SLOW_READ_TIMEOUT", read_timeout)
+    patch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
     nap = SimpleNamespace(sleep=lambda seconds: time.sleep(min(seconds, 0.01)))
     patch.setattr(huggingface_hub.utils._http, "time", nap)
 
