@@ -13,8 +13,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from poolmgr.harbor.dockerfile import Dockerfile, Source, context_sources
+from poolmgr.harbor.dockerfile import Source, context_sources
 from poolmgr.harbor.tree import Kind, Tree
+from poolmgr.model.dockerfile import Dockerfile
 
 IGNORE_FILES = ("Dockerfile.dockerignore", ".dockerignore")
 MAX_IGNORE = 1 << 20

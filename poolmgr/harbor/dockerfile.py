@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+from poolmgr.model.dockerfile import Dockerfile, Heredoc, Instruction
+
 MAX_DOCKERFILE = 4 << 20
 INSTRUCTIONS = frozenset(
     {
@@ -24,43 +26,6 @@ _REMOTE = re.compile(r"^(https?|git|ssh)://|^git@|\.git(#.*)?$")
 
 class DockerfileError(Exception):
     """The text is no Dockerfile that BuildKit builds; the text says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class Heredoc:
-    name: str
-    content: str
-
-
-@dataclass(frozen=True, slots=True)
-class Instruction:
-    command: str
-    """In capitals."""
-    words: tuple[str, ...]
-    """Its values: the whole command line for a shell-form RUN; name and value in turn for ENV."""
-    flags: tuple[str, ...] = ()
-    heredocs: tuple[Heredoc, ...] = ()
-    line: int = 0
-    inner: str = ""
-    """The instruction behind ONBUILD."""
-    is_json: bool = False
-
-    @property
-    def text(self) -> str:
-        """The instruction on one line, without comments and line continuations."""
-        parts = [self.command, *([self.inner] if self.inner else []), *self.flags, *self.words]
-        return " ".join(parts) + "".join(f" {h.content!r}" for h in self.heredocs)
-
-    def flag(self, name: str) -> str | None:
-        start = f"--{name}="
-        return next((f[len(start) :] for f in self.flags if f.startswith(start)), None)
-
-
-@dataclass(frozen=True, slots=True)
-class Dockerfile:
-    instructions: tuple[Instruction, ...]
-    directives: tuple[tuple[str, str], ...] = ()
-    """``syntax``, ``escape`` and ``check`` lines at the head, which change how it is built."""
 
 
 def fold(data: bytes) -> str:
@@ -88,6 +53,7 @@ def parse(data: bytes) -> Dockerfile:
             flags=tuple(c.flags),
             heredocs=tuple(Heredoc(h.name, h.content) for h in c.heredocs),
             line=c.start_line,
+            end_line=c.end_line,
             inner=(c.sub_cmd or "").upper(),
             is_json=c.json,
         )

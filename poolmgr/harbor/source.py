@@ -109,58 +109,83 @@ def _folder(path: Path, label: str, depth: int) -> list[Part]:
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One folder or row, not opened yet; small enough to be handed to another process."""
+
+    place: Place
+    folder: str | None = None
+    data: bytes | None = None
+    refused: NotTask | None = None
+
+    def open(self, schemes: frozenset[Scheme], limits: Limits) -> Found:
+        """The task, or why it is none."""
+        if self.refused is not None:
+            return Found(self.refused)
+        try:
+            tree = (
+                FolderTree(self.folder) if self.folder is not None else open_archive(self.data or b"", limits)
+            )
+        except ArchiveError as e:
+            return Found(_not(self.place, "bad-archive-row", str(e)))
+        return Found(read_task(tree, self.place, schemes), tree)
+
+
 def tasks(parts: Iterable[Part], schemes: frozenset[Scheme], limits: Limits | None = None) -> Iterator[Found]:
     """Every folder and row of ``parts`` in order: a task with its environments hashed, or why not."""
+    limits = limits or Limits()
+    return without_doubles(work.open(schemes, limits) for work in to_do(parts))
+
+
+def without_doubles(stream: Iterable[Found]) -> Iterator[Found]:
+    """The stream with every task whose name its dataset had before turned into a refusal."""
     seen: dict[str, set[str]] = {}
-    for part in parts:
-        names = seen.setdefault(part.dataset, set())
-        yield from (Found(refused) for refused in part.refused)
-        for found in _open(part, schemes, limits or Limits()):
-            item = found.item
-            if isinstance(item, Task) and item.name in names:
-                again = finding("duplicate-task", f"{item.name!r} was read before, from another place")
-                yield Found(NotTask(item.dataset, item.name, item.where, again))
-                continue
+    for found in stream:
+        item = found.item
+        names = seen.setdefault(item.dataset, set())
+        if isinstance(item, Task) and item.name in names:
+            place = Place(item.dataset, item.name, item.where)
+            yield Found(_not(place, "duplicate-task", f"{item.name!r} was read before, from another place"))
+            continue
+        if isinstance(item, Task):
             names.add(item.name)
-            yield found
+        yield found
 
 
-def _open(part: Part, schemes: frozenset[Scheme], limits: Limits) -> Iterator[Found]:
-    for name, folder in part.folders:
-        tree = FolderTree(folder)
-        yield Found(read_task(tree, Place(part.dataset, name, folder), schemes), tree)
-    if part.archive is not None:
-        yield from _rows(part, part.archive, schemes, limits)
+def to_do(parts: Iterable[Part]) -> Iterator[Work]:
+    """Every folder and row of ``parts`` in order, unopened."""
+    for part in parts:
+        for refused in part.refused:
+            yield Work(Place(part.dataset, refused.name, refused.where), refused=refused)
+        for name, folder in part.folders:
+            yield Work(Place(part.dataset, name, folder), folder=folder)
+        if part.archive is not None:
+            yield from _rows(part.dataset, part.archive)
 
 
-def _rows(part: Part, file: ArchiveFile, schemes: frozenset[Scheme], limits: Limits) -> Iterator[Found]:
+def _rows(dataset: str, file: ArchiveFile) -> Iterator[Work]:
     count = 0
+    trouble: str | None
     try:
         for row in rows(file):
             count += 1
-            where = f"{file.name} row {row.index}"
-            trouble = name_trouble(row.path)
-            if row.path is None or trouble:
-                yield _refused(part, row.path or "", where, f"its path {trouble}")
-                continue
-            if row.data is None:
-                yield _refused(part, row.path, where, "task_binary is null")
-                continue
-            try:
-                tree = open_archive(row.data, limits)
-            except ArchiveError as e:
-                yield _refused(part, row.path, where, str(e))
-                continue
-            yield Found(read_task(tree, Place(part.dataset, row.path, where), schemes), tree)
+            place = Place(dataset, row.path or "", f"{file.name} row {row.index}")
+            if trouble := name_trouble(row.path):
+                yield Work(place, refused=_not(place, "bad-archive-row", f"its path {trouble}"))
+            elif row.data is None:
+                yield Work(place, refused=_not(place, "bad-archive-row", "task_binary is null"))
+            else:
+                yield Work(place, data=row.data)
+        trouble = None if count else "has no rows"
     except NotArchiveError as e:
-        yield Found(NotTask(part.dataset, "", file.name, finding("bad-archive", str(e))))
-    else:
-        if not count:
-            yield Found(NotTask(part.dataset, "", file.name, finding("bad-archive", "has no rows")))
+        trouble = str(e)
+    if trouble:
+        place = Place(dataset, "", file.name)
+        yield Work(place, refused=_not(place, "bad-archive", trouble))
 
 
-def _refused(part: Part, name: str, where: str, message: str) -> Found:
-    return Found(NotTask(part.dataset, name, where, finding("bad-archive-row", message)))
+def _not(place: Place, code: str, message: str) -> NotTask:
+    return NotTask(place.dataset, place.name, place.where, finding(code, message))
 
 
 def name_trouble(path: str | None) -> str | None:

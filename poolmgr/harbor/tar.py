@@ -110,9 +110,9 @@ def _name(header: bytes) -> str:
 
 def _check_sum(header: bytes, at: int) -> None:
     recorded = _number(header, 148, 8, at)
-    body = header[:148] + header[156:]
-    if sum(body) + 256 == recorded:
+    if sum(header) - sum(header[148:156]) + 256 == recorded:
         return
+    body = header[:148] + header[156:]
     signed = sum(byte - 256 if byte > 127 else byte for byte in body) + 256
     if signed != recorded:
         raise TarError(f"byte {at}: a damaged header (its checksum does not hold)")

@@ -1,0 +1,111 @@
+"""Reads task datasets by their addresses, one stream for all of them, on several cores where asked.
+
+The stream is in the order of the datasets, holds a few tasks at a time, and is the same with one
+process and with many.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from pathlib import Path
+
+from poolmgr.harbor.archive import Limits
+from poolmgr.harbor.source import Found, Part, Work, discover, tasks, to_do, without_doubles
+from poolmgr.model.environment import NotTask, Scheme, Task
+from poolmgr.ops.progress import Progress, Silent
+
+CHUNK_ITEMS = 64
+CHUNK_BYTES = 8 << 20
+FEW = 400
+"""Up to so many folders one process is quicker than starting several."""
+
+
+def find(addresses: Sequence[str]) -> list[Part]:
+    """The parts of every dataset; equal names are told apart by their addresses.
+
+    Raises ``DatasetInvalidError`` for an address under which there can be no task.
+    """
+    labels = [_label(address) for address in addresses]
+    parts: list[Part] = []
+    for address, label in zip(addresses, labels, strict=True):
+        parts += _parts(address, address if labels.count(label) > 1 else label)
+    return parts
+
+
+def _label(address: str) -> str:
+    if address.startswith("hf://"):
+        return address.removeprefix("hf://").removeprefix("datasets/").rstrip("/")
+    path = Path(address).resolve()
+    return path.parent.name if path.suffix in (".parquet", ".json", ".toml") else path.name
+
+
+def _parts(address: str, label: str) -> list[Part]:
+    return discover(Path(address), label)
+
+
+def stream(
+    parts: Sequence[Part],
+    schemes: frozenset[Scheme],
+    *,
+    limits: Limits | None = None,
+    jobs: int = 1,
+    progress: Progress | None = None,
+) -> Iterator[Task | NotTask]:
+    """Every task of ``parts``, and everything that is none with its reason."""
+    progress = progress or Silent()
+    limits = limits or Limits()
+    folders = sum(len(p.folders) for p in parts)
+    archives = any(p.archive for p in parts)
+    progress.begin("reading tasks", files=0 if archives else folders)
+    try:
+        if jobs <= 1 or (folders <= FEW and not archives):
+            found: Iterable[Found] = tasks(parts, schemes, limits)
+        else:
+            found = without_doubles(_spread(parts, schemes, limits, jobs))
+        for item in found:
+            progress.file_done(item.item.where)
+            yield item.item
+    finally:
+        progress.end()
+
+
+def _spread(parts: Sequence[Part], schemes: frozenset[Scheme], limits: Limits, jobs: int) -> Iterator[Found]:
+    """The stream, read by ``jobs`` processes; at most a few chunks are under way at once."""
+    # spawn: this process may have threads (Arrow's, the parser's), which a fork would break.
+    context = multiprocessing.get_context("spawn")
+    pending: deque[Future[list[Task | NotTask]]] = deque()
+    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_leave_signals_to_the_parent)
+    try:
+        for chunk in _chunks(to_do(parts)):
+            pending.append(pool.submit(_read, chunk, schemes, limits))
+            if len(pending) > jobs * 3:
+                yield from map(Found, pending.popleft().result())
+        while pending:
+            yield from map(Found, pending.popleft().result())
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _chunks(work: Iterable[Work]) -> Iterator[list[Work]]:
+    chunk: list[Work] = []
+    size = 0
+    for item in work:
+        chunk.append(item)
+        size += len(item.data or b"")
+        if len(chunk) == CHUNK_ITEMS or size > CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def _read(chunk: list[Work], schemes: frozenset[Scheme], limits: Limits) -> list[Task | NotTask]:
+    return [work.open(schemes, limits).item for work in chunk]
+
+
+def _leave_signals_to_the_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
