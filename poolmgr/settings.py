@@ -34,6 +34,8 @@ class Settings:
     """``NO_COLOR`` is set and not empty (no-color.org)."""
     debug: bool = False
     """``POOLMGR_DEBUG``: show a traceback when poolmgr itself fails."""
+    daytona_target: str | None = None
+    """``DAYTONA_TARGET``: the region that Harbor puts into a snapshot's name."""
     secrets: tuple[str, ...] = field(default=(), repr=False)
     """Values of the environment that no output may show (``SECRET_NAMES``)."""
 
@@ -52,6 +54,7 @@ class Settings:
             hf_endpoint=env.get("HF_ENDPOINT") or None,
             no_color=bool(env.get("NO_COLOR")),
             debug=env.get("POOLMGR_DEBUG", "").strip().upper() in _ON,
+            daytona_target=env.get("DAYTONA_TARGET") or None,
             # A shorter value would be a placeholder, and would blot out ordinary words.
             secrets=tuple({v for name in SECRET_NAMES if len(v := env.get(name, "").strip()) >= 8}),
         )

@@ -58,6 +58,9 @@ COMMANDS: dict[str, Lazy] = {
         "Show what is installed here, and what each missing tool would add.",
         MORE,
     ),
+    "env": Lazy(
+        "poolmgr.cli.env:command", "Count, explain and pack the environments of task datasets.", LOOK
+    ),
     "demo": Lazy(
         "poolmgr.cli.demo:demo", "Show what poolmgr does, on a small pool that is made for it.", MORE
     ),

@@ -87,7 +87,7 @@ def _folder(path: Path, label: str, depth: int) -> list[Part]:
     except OSError as e:
         raise DatasetInvalidError(f"{path}: {e.strerror or e}") from None
     folders = [e for e in entries if e.is_dir() and not e.name.startswith(".")]
-    archives = [Path(e.path) for e in entries if e.name.endswith(".parquet") and e.is_file()]
+    archives = [Path(e.path) for e in entries if _is_archive(e)]
     data = path / "data"
     is_sharded = data.is_dir() and not (data / TASK_TOML).exists()
     if is_sharded:
@@ -186,6 +186,10 @@ def _rows(dataset: str, file: ArchiveFile) -> Iterator[Work]:
 
 def _not(place: Place, code: str, message: str) -> NotTask:
     return NotTask(place.dataset, place.name, place.where, finding(code, message))
+
+
+def _is_archive(entry: os.DirEntry[str]) -> bool:
+    return entry.name.endswith(".parquet") and not entry.name.startswith(".") and entry.is_file()
 
 
 def name_trouble(path: str | None) -> str | None:

@@ -280,7 +280,7 @@ def _tell_apart(environments: Sequence[Facts], taken: list[Parts]) -> None:
 def _driver(table: _Table, key: Key, name: str, instruction: Instruction | None) -> Driver:
     d = table.keys.index(key)
     column = table.values[d]
-    parts = list(dict.fromkeys(part for value in column for part, _ in value))
+    parts = sorted({part for value in column for part, _ in value}, key=_in_order)
     varying: dict[str, list[str]] = {}
     for part in parts:
         texts = [dict(value).get(part, "") for value in column]
@@ -306,8 +306,14 @@ def _driver(table: _Table, key: Key, name: str, instruction: Instruction | None)
     )
 
 
+def _in_order(part: str) -> list[tuple[int, str]]:
+    """Sorts ``9`` before ``10``, so that tokens stand as in their instruction."""
+    return [(int(digits or 0), letters) for digits, letters in re.findall(r"(\d*)(\D*)", part)]
+
+
 def _shown(value: tuple[tuple[str, str], ...], varying: Mapping[str, object]) -> str:
-    texts = [text for part, text in value if part in varying]
+    known = dict(value)
+    texts = [known[part] for part in varying if known.get(part)]
     return " … ".join(t if len(t) <= 60 else t[:57] + "…" for t in texts[:4]) or "(not there)"
 
 

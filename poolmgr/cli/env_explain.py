@@ -1,0 +1,148 @@
+"""``poolmgr env explain``: why a dataset needs as many environments as it does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from poolmgr.cli import options, text
+from poolmgr.cli.env_options import limits_option
+from poolmgr.cli.output import Output
+from poolmgr.errors import Exit
+from poolmgr.harbor.archive import Limits
+from poolmgr.ops.explain import explain_datasets
+from poolmgr.plan.drivers import Driver, Explanation, Kind
+from poolmgr.plan.environments import DEFAULT_LIMIT
+
+FEW = 12
+
+
+@click.command("explain")
+@click.argument("datasets", nargs=-1, required=True, metavar="DATASET...")
+@click.option("--list", "everything", is_flag=True, help="Show every driver, not the first dozen.")
+@limits_option
+@options.output()
+def command(datasets: tuple[str, ...], everything: bool, limits: Limits, out: Output) -> Exit:
+    """Tell why datasets need as many environments as they do, and what would bring the number down.
+
+    Every environment is taken apart into what can differ: the base image, each instruction and the
+    tokens in it, each file, and bytes that no build reads. For each the environments are counted
+    again as if it were the same in all. Exit 3 when something could not be read.
+    """
+    explanation, counts = explain_datasets(datasets, limits=limits, progress=out.progress())
+    unhashed = sum(len(c.unhashed) for c in counts)
+    errors = [f for c in counts for f in c.errors]
+    _head(out, explanation)
+    _drivers(out, explanation, everything)
+    _steps(out, explanation)
+    _floor(out, explanation)
+    if unhashed:
+        out.line(f"not explained: {text.counted(unhashed, 'environment')} that Harbor cannot hash")
+    for _, task, found in errors:
+        out.line(out.styled(found.code, "red") + f"  {text.name(task)}: {text.name(str(found))}")
+    for driver in explanation.drivers:
+        out.only_quiet(driver.name)
+    out.document(
+        {"kind": "env-explain", **_as_json(explanation), "unhashed": unhashed, "errors": len(errors)}
+    )
+    return Exit.BAD if errors or unhashed else Exit.GOOD
+
+
+def _head(out: Output, e: Explanation) -> None:
+    out.line(
+        out.styled(f"{text.counted(e.tasks, 'task')}, {text.counted(e.environments, 'environment')}", "bold")
+    )
+    if e.environments == 1:
+        out.line("there is nothing to explain: all tasks share one environment")
+
+
+def _drivers(out: Output, e: Explanation, everything: bool) -> None:
+    if not e.drivers:
+        return
+    out.line()
+    out.line(
+        "what differs (values: how many there are; left: environments if this alone were the same in all)"
+    )
+    shown = e.drivers if everything else e.drivers[:FEW]
+    for d in shown:
+        kind = out.styled(d.kind, "dim")
+        out.line(f"  {d.values:>7,} values  {d.remaining:>7,} left  {kind}  {text.name(d.name)}")
+        if len(d.tokens) > 1:
+            for token in d.tokens:
+                out.line(f"  {token.values:>7,}         {token.remaining:>7,}         <{token.what}> alone")
+        examples = "; ".join(f"{text.name(value)} ({n:,})" for value, n in d.examples)
+        if d.kind not in (Kind.COPIED, Kind.UNREAD, Kind.FILE, Kind.NOISE):
+            out.line(out.styled(f"      such as {examples}", "dim"))
+        out.line(out.styled(f"      remedy: {d.remedy}", "dim"))
+    if len(shown) < len(e.drivers):
+        out.line(f"  and {len(e.drivers) - len(shown):,} more (--list)")
+
+
+def _steps(out: Output, e: Explanation) -> None:
+    if not e.steps:
+        return
+    out.line()
+    out.line("the shortest way down, each step on top of the ones before:")
+    before = e.environments
+    for step in e.steps:
+        names = " + ".join(text.name(name) for name in step.drivers[:3])
+        more = f" + {len(step.drivers) - 3} more" if len(step.drivers) > 3 else ""
+        out.line(
+            f"  {before:,} → {out.styled(f'{step.remaining:,}', 'bold')}: {names}{more} "
+            f"({text.counted(step.values, 'value')})"
+        )
+        out.line(out.styled("      " + "; or ".join(step.remedies), "dim"))
+        before = step.remaining
+        if before <= DEFAULT_LIMIT:
+            break
+
+
+def _floor(out: Output, e: Explanation) -> None:
+    if e.environments == 1:
+        return
+    out.line()
+    if e.unread < e.environments:
+        out.line(
+            f"{e.environments - e.unread:,} of them exist only for what no build reads: "
+            f"{e.unread:,} are left without it"
+        )
+    if e.bases > 1:
+        out.line(
+            f"cannot be merged: {text.counted(e.bases, 'distinct base image')} for "
+            f"{text.counted(e.tasks, 'task')}, so at least {e.bases:,} environments are left "
+            "unless tasks are put on another base"
+        )
+    else:
+        out.line("all environments have one base image: nothing in it keeps them apart")
+
+
+def _as_json(e: Explanation) -> dict[str, Any]:
+    return {
+        "tasks": e.tasks,
+        "environments": e.environments,
+        "bases": e.bases,
+        "without_what_no_build_reads": e.unread,
+        "drivers": [_driver_json(d) for d in e.drivers],
+        "steps": [
+            {
+                "drivers": list(s.drivers),
+                "values": s.values,
+                "remaining": s.remaining,
+                "remedies": [r.value for r in s.remedies],
+            }
+            for s in e.steps
+        ],
+    }
+
+
+def _driver_json(d: Driver) -> dict[str, Any]:
+    return {
+        "kind": d.kind.value,
+        "name": d.name,
+        "values": d.values,
+        "remaining": d.remaining,
+        "remedy": d.remedy.value,
+        "examples": [{"value": value, "environments": n} for value, n in d.examples],
+        "tokens": [{"what": t.what, "values": t.values, "remaining": t.remaining} for t in d.tokens],
+    }

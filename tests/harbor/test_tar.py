@@ -1,0 +1,149 @@
+"""The tar reader against the standard library's writer, and against damage."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from poolmgr.harbor.archive import ArchiveError, Limits, open_archive
+from poolmgr.harbor.tar import TarError, members
+from poolmgr.harbor.tree import FolderTree, Kind
+from tests.harbor.trees import tar_of, write_task
+
+NAME = st.text(
+    st.characters(blacklist_characters="/\0", blacklist_categories=("Cs",)), min_size=1, max_size=90
+)
+PATHS = (
+    st.lists(NAME, min_size=1, max_size=4).map("/".join).filter(lambda p: not {".", ".."} & set(p.split("/")))
+)
+FORMATS = st.sampled_from([tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
+
+
+def pack(rows: list[tuple[str, bytes]], **options: object) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", **options) as tar:  # type: ignore[call-overload]
+        for name, content in rows:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            info.mtime = 1.5  # type: ignore[assignment]
+            tar.addfile(info, io.BytesIO(content))
+    return out.getvalue()
+
+
+@settings(deadline=None, max_examples=100)
+@given(rows=st.lists(st.tuples(PATHS, st.binary(max_size=1500)), max_size=6), format=FORMATS)
+def test_reads_what_tarfile_writes(rows: list[tuple[str, bytes]], format: int) -> None:  # noqa: A002
+    data = pack(rows, format=format)
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        expected = [(m.name, m.size, m.offset_data) for m in tar.getmembers()]
+    found = members(data, limit=100)
+    assert [(m.name, m.size, m.start) for m in found] == expected
+    assert [data[m.start : m.start + m.size] for m in found] == [content for _, content in rows]
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.data())
+def test_damage_is_an_error_and_never_anything_else(data: st.DataObject) -> None:
+    good = pack([("a/b", b"x" * 700), ("é" * 80, b"y")])
+    at = data.draw(st.integers(0, len(good) - 1))
+    bad = bytearray(good)
+    bad[at] ^= data.draw(st.integers(1, 255))
+    if data.draw(st.booleans()):
+        del bad[data.draw(st.integers(0, len(bad) - 1)) :]
+    with contextlib.suppress(TarError):
+        members(bytes(bad), limit=100)
+
+
+@pytest.mark.parametrize("cut", [1, 511, 512, 513, 1024, 1536])
+def test_a_cut_off_tar_is_refused(cut: int) -> None:
+    data = pack([("a", b"x" * 600)], format=tarfile.USTAR_FORMAT)
+    end = 512 + 1024 + 512  # header, content, and one block of the end marker
+    with pytest.raises(TarError, match="cut off"):
+        members(data[: end - cut], limit=10)
+    assert len(members(data[:end], limit=10)) == 1
+
+
+def test_a_damaged_header_is_not_taken_for_the_end() -> None:
+    data = bytearray(pack([("a", b""), ("b", b"")], format=tarfile.USTAR_FORMAT))
+    data[512 + 5] ^= 1
+    with pytest.raises(TarError, match="checksum"):
+        members(bytes(data), limit=10)
+
+
+def one(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", before: str | None = None) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        if before is not None:
+            info = tarfile.TarInfo(before)
+            info.type = tarfile.SYMTYPE
+            info.linkname = "/etc"
+            tar.addfile(info)
+        info = tarfile.TarInfo(name)
+        info.type = kind
+        info.linkname = link
+        tar.addfile(info)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (one("../x"), "leaves the task"),
+        (one("a/../../x"), "leaves the task"),
+        (one("/etc/x"), "absolute"),
+        (one("l/x", before="l"), "which is a symbolic link"),
+        (one("h", tarfile.LNKTYPE, "nowhere"), "hard link"),
+        (one("h", tarfile.LNKTYPE, "../../etc/passwd"), "leaves the task"),
+        (b"not a tar", "cut off"),
+        (b"", "cut off"),
+        (gzip.compress(one("a"))[:-9], "cut off"),
+        (gzip.compress(one("a"))[:-9] + b"\0" * 9, "gzip"),
+        (b"\x1f\x8bgarbage", "gzip"),
+    ],
+)
+def test_hostile_archives_are_refused_by_name(data: bytes, why: str) -> None:
+    with pytest.raises(ArchiveError, match=why):
+        open_archive(data, Limits())
+
+
+def test_a_bomb_is_refused() -> None:
+    bomb = gzip.compress(pack([("a", bytes(3_000_000))]))
+    assert len(bomb) < 20_000
+    with pytest.raises(ArchiveError, match="more than the 1,000,000 bytes"):
+        open_archive(bomb, Limits(task_bytes=1_000_000))
+    with pytest.raises(ArchiveError, match="more than the 1,000,000 that a task may have"):
+        open_archive(gzip.decompress(bomb), Limits(task_bytes=1_000_000))
+    with pytest.raises(ArchiveError, match="more than 1 members"):
+        open_archive(one("x", before="l"), Limits(members=1))
+
+
+@pytest.mark.parametrize("compress", [True, False])
+def test_links_modes_and_empty_folders_keep_their_meaning(tmp_path: Path, compress: bool) -> None:
+    folder = write_task(tmp_path / "t", {"Dockerfile": "FROM a\n", "run.sh": "x", "big": "y" * 3_000_000})
+    environment = folder / "environment"
+    (environment / "run.sh").chmod(0o755)
+    (environment / "empty").mkdir()
+    (environment / "soft").symlink_to("run.sh")
+    (environment / "hard").hardlink_to(environment / "run.sh")
+    tree = open_archive(tar_of(folder, compress=compress), Limits())
+    here = FolderTree(str(folder))
+    assert tree.entries("environment") == here.entries("environment")
+    assert tree.entries("environment")["soft"] is Kind.LINK
+    for path in here.entries("environment"):
+        path = f"environment/{path}"
+        assert tree.mode(path) == here.mode(path)
+        if here.kind(path) is Kind.FILE:
+            assert tree.read(path, 1 << 30) == here.read(path, 1 << 30)
+    assert tree.target("environment/soft") == "run.sh"
+
+
+def test_a_folder_named_with_a_dot_slash() -> None:
+    tree = open_archive(pack([("./task.toml", b"x"), ("./a/./b", b"y")]), Limits())
+    assert tree.entries("") == {"task.toml": Kind.FILE, "a": Kind.FOLDER, "a/b": Kind.FILE}
