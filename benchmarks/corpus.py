@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from pathlib import Path
 
 TASK_TOML = """\
@@ -61,3 +62,52 @@ def write_folder(root: Path, tasks: int, environment_files: int, *, seed: int = 
         (task / "tests" / "test.sh").write_text("#!/bin/sh\npytest /tests/test_state.py\n")
         (task / "tests" / "test_state.py").write_text("def test():\n    assert True\n" * 10)
         (task / "solution" / "solve.sh").write_text("#!/bin/sh\ntrue\n" * 5)
+
+
+REPOSITORIES = {
+    "pandas": "3.9", "dask": "3.9", "moto": "3.12", "mypy": "3.10", "MONAI": "3.8", "pydantic": "3.11",
+    "conan": "3.10", "modin": "3.9", "hydra": "3.8", "dvc": "3.10", "bokeh": "3.11",
+}  # fmt: skip
+APT = {
+    "3.8": "build-essential git",
+    "3.9": "gfortran git libopenblas-dev",
+    "3.10": "git",
+    "3.11": "git",
+    "3.12": "git",
+}
+SWEGYM = """\
+# {task}
+FROM python:{python}-slim
+
+RUN apt-get update && apt-get install -y --no-install-recommends {apt} && rm -rf /var/lib/apt/lists/*
+RUN git clone https://git.example.com/swe/{repository}.git /testbed && cd /testbed && git checkout {commit}
+WORKDIR /testbed
+RUN pip install --no-cache-dir -e .
+"""
+
+
+def write_swegym(root: Path, tasks: int, *, seed: int = 7) -> None:
+    """Tasks as a swegym-like template renders them: a repository at a commit in every Dockerfile."""
+    rng = random.Random(seed)
+    names = list(REPOSITORIES)
+    for i in range(tasks):
+        repository = names[i % len(names)]
+        python = REPOSITORIES[repository]
+        task = root / f"{repository}-{i:04d}"
+        (task / "environment").mkdir(parents=True)
+        (task / "tests").mkdir()
+        (task / "task.toml").write_text(TASK_TOML.format(i=i))
+        (task / "instruction.md").write_text(f"Repair {repository}.\n")
+        (task / "tests" / "test.sh").write_text("#!/bin/sh\npytest\n")
+        (task / "environment" / "Dockerfile").write_text(
+            SWEGYM.format(
+                task=task.name, python=python, apt=APT[python], repository=repository,
+                commit=f"{rng.getrandbits(160):040x}",
+            )
+        )  # fmt: skip
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3 or sys.argv[1] != "swegym":
+        sys.exit("usage: python -m benchmarks.corpus swegym FOLDER")
+    write_swegym(Path(sys.argv[2]), 900)
