@@ -131,8 +131,7 @@ class _Entries:
                     folded = {fold(p): p for p in listing.blobs}
                 findings = [_absence(path, listing, folded, refused)]
             elif blob.trouble is not None:
-                message = CODES[blob.trouble].meaning
-                findings = [found(blob.trouble, message[0].lower() + message[1:].rstrip("."))]
+                findings = [found(blob.trouble, _lower(CODES[blob.trouble].meaning))]
             else:
                 findings = self._file(blob, recorded(path), floor)
             if findings:
@@ -160,6 +159,13 @@ class _Entries:
 
 
 def _absence(path: str, listing: Listing, folded: Mapping[str, str], refused: Mapping[str, str]) -> Finding:
+    above = path.rpartition("/")[0]
+    while above:
+        folder = listing.blobs.get(above)
+        if folder is not None:
+            code = folder.trouble or "not-a-file"
+            return found(code, f"{above}, where it should lie: {_lower(CODES[code].meaning)}")
+        above = above.rpartition("/")[0]
     if path in listing.directories:
         return found("is-directory", "the pool holds a directory of this name")
     if path in refused:
@@ -168,6 +174,10 @@ def _absence(path: str, listing: Listing, folded: Mapping[str, str], refused: Ma
     if other is not None:
         return found("other-case", f"the pool holds it as {other!r}")
     return found("missing", "not in the pool")
+
+
+def _lower(sentence: str) -> str:
+    return sentence[0].lower() + sentence[1:].rstrip(".")
 
 
 def _rows(

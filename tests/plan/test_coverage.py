@@ -72,6 +72,18 @@ def test_every_kind_of_absence_has_its_own_code() -> None:
     assert c.images["i/cut.sif"][0].message == "90 bytes, 100 on record"
 
 
+def test_what_keeps_a_whole_folder_away_is_said_of_each_of_its_blobs() -> None:
+    """Incidents 51 to 53: a folder that is a link out of the pool, or that may not be read."""
+    held = listing(Blob("i", 0, trouble="outward-link"), Blob("j", 0, trouble="unreadable"), Blob("k", 5))
+    c = compare({"t1": "i/a.sif", "t2": "j/deep/b.sif", "t3": "k/c.sif"}, held)
+    assert codes(c) == {
+        "outward-link": ("i/a.sif",),
+        "unreadable": ("j/deep/b.sif",),
+        "not-a-file": ("k/c.sif",),
+    }
+    assert c.images["i/a.sif"][0].message == "i, where it should lie: a symbolic link that leaves the pool"
+
+
 def test_two_images_on_one_task_list_and_one_ref_twice_do_not_disturb_the_sets() -> None:
     """A8 defect 9: 111 tasks share an image, and that is no difference."""
     c = compare({f"t{i}": "i/a.sif" for i in range(111)}, listing(Blob("i/a.sif", 1)))
