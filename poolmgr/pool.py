@@ -31,7 +31,9 @@ class Pool:
         if manifest is None and folder.is_dir():
             return cls(open_folder(folder))
         if isinstance(address, PathLike):
-            raise PoolNotFoundError(f"{folder} is not a folder", hint="run 'poolmgr fetch VARIANT --to FOLDER' first")
+            raise PoolNotFoundError(
+                f"{folder} is not a folder", hint="run 'poolmgr fetch VARIANT --to FOLDER' first"
+            )
         from poolmgr.settings import Settings
 
         return cls(open_pool(address, Settings.read(), manifest=manifest))
@@ -48,7 +50,9 @@ class Pool:
         ``invalid-image``, ``changed-since-proven``, ``unknown-task``, ``unknown-variant``).
         """
         if (ref is None) == (task is None):
-            raise UsageError("resolve takes either a reference or task=", hint="pool.resolve(task='…', variant='…')")
+            raise UsageError(
+                "resolve takes either a reference or task=", hint="pool.resolve(task='…', variant='…')"
+            )
         if task is not None:
             return str(resolve_task(self.view, task, variant))
         from poolmgr.ops.resolve import resolve_reference

@@ -26,7 +26,17 @@ _SHOWN = {
     State.QUARANTINED: "in quarantine, not fetched again",
     State.LACKING: "not in the pool",
 }
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_UNITS = {
+    "": 1,
+    "k": 10**3,
+    "m": 10**6,
+    "g": 10**9,
+    "t": 10**12,
+    "ki": 2**10,
+    "mi": 2**20,
+    "gi": 2**30,
+    "ti": 2**40,
+}
 
 
 class Size(click.ParamType):
@@ -45,15 +55,25 @@ class Size(click.ParamType):
 
 @click.command()
 @click.argument("variants", nargs=-1, metavar="VARIANT...")
-@click.option("--to", required=True, metavar="DIR", type=click.Path(path_type=Path), help="The folder to make a mirror of.")
+@click.option(
+    "--to",
+    required=True,
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="The folder to make a mirror of.",
+)
 @click.option("--all", "everything", is_flag=True, help="Every variant of the pool.")
 @click.option("--tasks", metavar="FILE", help="Only the tasks named in FILE, one a line ('-': stdin).")
 @click.option("--transfer", type=click.Choice(["auto", "http", "xet"]), default="auto", show_default=True,
               help="How bytes come from the Hub: ranged HTTP resumes inside a file, Xet needs fewer requests.")  # fmt: skip
 @click.option("--rehash", is_flag=True, help="Hash again what was proven before.")
-@click.option("--allow-missing", is_flag=True, help="Fetch what there is although blobs are missing (still exit 3).")
+@click.option(
+    "--allow-missing", is_flag=True, help="Fetch what there is although blobs are missing (still exit 3)."
+)
 @click.option("--allow-legacy", is_flag=True, help="Take bare and Singularity 2 squashfs images for valid.")
-@click.option("--adopt-existing", is_flag=True, help="Make a mirror of a folder that holds somebody else's index.")
+@click.option(
+    "--adopt-existing", is_flag=True, help="Make a mirror of a folder that holds somebody else's index."
+)
 @click.option("--reserve", type=Size(), default=DEFAULT_RESERVE, metavar="SIZE", show_default="1GB",
               help="Room to leave free on the destination.")  # fmt: skip
 @options.pool
@@ -75,7 +95,9 @@ def fetch(
     if everything and variants:
         raise UsageError("--all and named variants exclude each other")
     if not everything and not variants:
-        raise UsageError("no variant was named", hint="name one or more, or give --all; 'poolmgr status' lists them")
+        raise UsageError(
+            "no variant was named", hint="name one or more, or give --all; 'poolmgr status' lists them"
+        )
     progress = out.progress()
     view = open_pool(pool, Settings.read(), manifest=manifest, on_retry=progress.note)
     request = Request(
@@ -191,7 +213,10 @@ def _show_certificate(out: Output, run: Fetch, fetched: Fetched) -> None:
     if bad or lacking:
         out.line()
         for outcome, why in bad:
-            out.line(out.styled(f"{outcome.result.value}  ", "red") + f"{text.name(outcome.item.blob.path)}: {text.name(why)}")
+            out.line(
+                out.styled(f"{outcome.result.value}  ", "red")
+                + f"{text.name(outcome.item.blob.path)}: {text.name(why)}"
+            )
             out.line(f"    needed by {text.name(', '.join(outcome.item.tasks))}")
         for item in lacking:
             out.line(out.styled("lacking  ", "red") + f"{text.name(item.blob.path)}: {item.finding}")
@@ -219,11 +244,15 @@ def _show_certificate(out: Output, run: Fetch, fetched: Fetched) -> None:
     verdict = fetched.exit
     if verdict is Exit.GOOD:
         says = out.styled("proven", "green")
-        out.line(f"{says}: all {plan.tasks:,} tasks have their image, {text.counted(len(plan.items), 'blob')}, {text.size(plan.size)}")
+        out.line(
+            f"{says}: all {plan.tasks:,} tasks have their image, {text.counted(len(plan.items), 'blob')}, {text.size(plan.size)}"
+        )
     elif not_proven == 0:
         out.line("every blob is proven, but: " + "; ".join(str(f) for f in plan.findings))
     else:
-        out.line(out.styled("not whole", "red") + f": {fetched.proven:,} of {len(plan.items):,} blobs are proven")
+        out.line(
+            out.styled("not whole", "red") + f": {fetched.proven:,} of {len(plan.items):,} blobs are proven"
+        )
         if verdict is Exit.AGAIN:
             out.hint("the trouble was passing: run the same command again to go on")
         elif not fetched.locked:

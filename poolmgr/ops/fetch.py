@@ -125,7 +125,9 @@ class Fetch:
         expected = {name: self.view.manifest.rules(name).tasks for name in wanted}
         listing = self.view.listing
         needed = {path for tasks in wanted.values() for path in tasks.values()}
-        local = self._look((listing.blobs[p] for p in needed if p in listing.blobs), Partials(self.folder.partial))
+        local = self._look(
+            (listing.blobs[p] for p in needed if p in listing.blobs), Partials(self.folder.partial)
+        )
         return plan_fetch(wanted, totals, listing, local, expected)
 
     def check(self, plan: FetchPlan) -> None:
@@ -157,10 +159,14 @@ class Fetch:
         to = self.request.to
         if not to.exists():
             if to.is_symlink():
-                raise DestinationError(f"{to} is a symbolic link that leads nowhere", hint="remove it or restore its target")
+                raise DestinationError(
+                    f"{to} is a symbolic link that leads nowhere", hint="remove it or restore its target"
+                )
             return
         if not to.is_dir():
-            raise DestinationError(f"{to} is not a folder", hint="give a folder, or a path that does not exist yet")
+            raise DestinationError(
+                f"{to} is not a folder", hint="give a folder, or a path that does not exist yet"
+            )
         root = self.view.root
         if root is not None and root.exists() and to.samefile(root):
             raise UsageError(f"{to} is the pool itself", hint="give another folder with --to")
@@ -189,7 +195,9 @@ class Fetch:
             raise UnknownTaskError(
                 f"{len(unknown):,} of the {len(self.request.tasks):,} tasks asked for are in none of the variants "
                 + ", ".join(map(repr, wanted)),
-                hint=f"nearest to {unknown[0]!r}: {', '.join(close)}" if close else "the list holds one task id a line",
+                hint=f"nearest to {unknown[0]!r}: {', '.join(close)}"
+                if close
+                else "the list holds one task id a line",
                 details=unknown,
             )
 
@@ -210,7 +218,11 @@ class Fetch:
             else:
                 size = st.st_size if stat.S_ISREG(st.st_mode) else -1
                 standing = attested.standing(blob.path, st)
-                proven = standing is not None and standing.proves(Level.MOUNT, blob.sha256) and not self.request.rehash
+                proven = (
+                    standing is not None
+                    and standing.proves(Level.MOUNT, blob.sha256)
+                    and not self.request.rehash
+                )
             sizes = [p.size for p in begun.get(blob.sha256 or "", ()) if p.size <= blob.size]
             other = by_sha256.get(blob.sha256) if blob.sha256 and size != blob.size else None
             result[blob.path] = Local(
@@ -294,7 +306,9 @@ class Fetch:
                 pool.shutdown(wait=True, cancel_futures=True)
                 raise
 
-    def _all(self, pool: ThreadPoolExecutor, mover: Mover, items: list[Item], *, wait_not: bool = False) -> list[Outcome]:
+    def _all(
+        self, pool: ThreadPoolExecutor, mover: Mover, items: list[Item], *, wait_not: bool = False
+    ) -> list[Outcome]:
         """The outcomes of ``items``; at most a few are queued at once, so that a stop is quick."""
         outcomes: list[Outcome] = []
         waiting: set[Future[Outcome]] = set()
@@ -314,7 +328,9 @@ class Fetch:
     def _await_others(self, pool: ThreadPoolExecutor, mover: Mover, busy: list[Item]) -> list[Outcome]:
         """Blobs that another fetch was writing: taken from its result, or fetched here when it falls silent."""
         if busy:
-            self.progress.note(f"waiting for another fetch into {self.request.to}, which is writing {len(busy):,} blobs")
+            self.progress.note(
+                f"waiting for another fetch into {self.request.to}, which is writing {len(busy):,} blobs"
+            )
         outcomes: list[Outcome] = []
         seen: dict[str, tuple[object, float]] = {}
         while busy:
@@ -349,7 +365,10 @@ class Fetch:
             if not tasks or not (whole or self.request.allow_missing):
                 continue
             paths = sorted(set(tasks.values()) & proven.keys())
-            blobs = {p: Blob(p, proven[p].size, proven[p].sha256 or hashes.get(p) or self._attested_hash(p)) for p in paths}
+            blobs = {
+                p: Blob(p, proven[p].size, proven[p].sha256 or hashes.get(p) or self._attested_hash(p))
+                for p in paths
+            }
             lock = Lock(
                 variant=variant,
                 source=self.view.address,
@@ -366,7 +385,9 @@ class Fetch:
                 if (old.source, old.commit) == (lock.source, lock.commit):
                     lock = _joined(old, lock)
                 elif set(old.tasks) - set(lock.tasks):
-                    notes.append(f"{variant}: the tasks fetched before from {old.source} at {old.commit} are no longer in the lock")
+                    notes.append(
+                        f"{variant}: the tasks fetched before from {old.source} at {old.commit} are no longer in the lock"
+                    )
             self.folder.write_lock(lock)
             locked.append(variant)
         if locked:
@@ -392,7 +413,11 @@ class Fetch:
         """Before the mirror's own index takes its place, somebody else's index is kept under another name."""
         theirs = self.request.to / INDEX_NAME
         if theirs.exists() and not self.folder.locks():
-            kept = self.folder.folder / "adopted" / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{INDEX_NAME}"
+            kept = (
+                self.folder.folder
+                / "adopted"
+                / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{INDEX_NAME}"
+            )
             kept.parent.mkdir(parents=True, exist_ok=True)
             try:
                 create_durable(kept, theirs.read_bytes())
@@ -418,5 +443,6 @@ def _quarantined(folder: Path) -> set[str]:
 def failures(fetched: Fetched) -> list[tuple[Outcome, str]]:
     """Every blob that is not proven, with its reasons in one line."""
     return [
-        (o, "; ".join(str(f) for f in o.findings if f.severity is Severity.ERROR) or o.result.value) for o in fetched.bad
+        (o, "; ".join(str(f) for f in o.findings if f.severity is Severity.ERROR) or o.result.value)
+        for o in fetched.bad
     ]

@@ -95,8 +95,15 @@ class Partials:
                         key, domain, pid, start, run = match.groups()
                         found[key].append(
                             Partial(
-                                Path(entry.path), key, domain, int(pid), int(start), run,
-                                st.st_size, st.st_mtime_ns, st.st_nlink,
+                                Path(entry.path),
+                                key,
+                                domain,
+                                int(pid),
+                                int(start),
+                                run,
+                                st.st_size,
+                                st.st_mtime_ns,
+                                st.st_nlink,
                             )  # fmt: skip
                         )
         except FileNotFoundError:

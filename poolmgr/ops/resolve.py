@@ -110,7 +110,9 @@ def _through_link(root: Path, file: Path, where: str) -> os.stat_result:
 
 def _refused(finding: Finding, where: str) -> PoolError:
     kind = _ERRORS.get(finding.code, InvalidImageError)
-    return kind(f"{where}: {finding}", hint=f"finding {finding.code}: see docs/findings.md; fetch the blob again")
+    return kind(
+        f"{where}: {finding}", hint=f"finding {finding.code}: see docs/findings.md; fetch the blob again"
+    )
 
 
 def _miss(view: PoolView, path: str, who: str) -> MissError:
@@ -119,6 +121,7 @@ def _miss(view: PoolView, path: str, who: str) -> MissError:
     close = there or nearest(path, view.listing.blobs, 1)
     return MissError(
         f"{who}: expected {path}, which is not in {view.address}",
-        hint=(f"nearest there: {close[0]}; " if close else "") + "fetch the variant again, or run 'poolmgr audit'",
+        hint=(f"nearest there: {close[0]}; " if close else "")
+        + "fetch the variant again, or run 'poolmgr audit'",
         details=close,
     )

@@ -185,7 +185,9 @@ class Mover:
                 part.unlink(missing_ok=True)
                 if last:
                     return Outcome(item, Result.FAILED, sent.total, (wrong.finding,))
-                self.progress.note(f"{item.blob.path}: {wrong.finding.message}; fetching it again from byte 0")
+                self.progress.note(
+                    f"{item.blob.path}: {wrong.finding.message}; fetching it again from byte 0"
+                )
                 self.progress.advance(-item.blob.size)
                 start = 0
         raise AssertionError("unreachable")
@@ -203,7 +205,9 @@ class Mover:
                 held.with_suffix(".json").unlink(missing_ok=True)
                 return outcome
             findings = report.findings
-        return Outcome(item, Result.QUARANTINED, findings=(_quarantine_finding(item.blob, findings), *findings))
+        return Outcome(
+            item, Result.QUARANTINED, findings=(_quarantine_finding(item.blob, findings), *findings)
+        )
 
     # --- bytes -------------------------------------------------------------------------------------
 
@@ -227,7 +231,10 @@ class Mover:
                         if body.start != at:  # the server began elsewhere than it was asked to
                             if body.start != 0:
                                 raise WrongBytesError(
-                                    Finding("bad-transfer", f"asked for bytes from {at:,}, was sent bytes from {body.start:,}")
+                                    Finding(
+                                        "bad-transfer",
+                                        f"asked for bytes from {at:,}, was sent bytes from {body.start:,}",
+                                    )
                                 )
                             self.progress.advance(-at)
                             digest, at = hashlib.sha256(), 0
@@ -235,7 +242,10 @@ class Mover:
                             self._check_stop()
                             if at + len(chunk) > blob.size:
                                 raise WrongBytesError(
-                                    Finding("wrong-size", f"the pool lists {blob.size:,} bytes, more than that arrived")
+                                    Finding(
+                                        "wrong-size",
+                                        f"the pool lists {blob.size:,} bytes, more than that arrived",
+                                    )
                                 )
                             digest.update(chunk)
                             with mapped_os_errors(part):
@@ -244,7 +254,9 @@ class Mover:
                             sent.total += len(chunk)
                             self.progress.advance(len(chunk))
                     if at < blob.size:
-                        raise RemoteTroubleError(f"{blob.path}: the connection ended at {at:,} of {blob.size:,} bytes")
+                        raise RemoteTroubleError(
+                            f"{blob.path}: the connection ended at {at:,} of {blob.size:,} bytes"
+                        )
                 except RemoteTroubleError as e:
                     tries = 0 if at > reached else tries + 1
                     if tries >= TRIES_WITHOUT_PROGRESS:
@@ -321,7 +333,9 @@ class Mover:
         """Right bytes, no valid image: out of the way, remembered by sha256, with the reasons beside it."""
         blob = item.blob
         if report.verdict is Verdict.UNCHECKED:
-            found = Finding("not-checked", "the image could not be checked here: " + "; ".join(map(str, report.findings)))
+            found = Finding(
+                "not-checked", "the image could not be checked here: " + "; ".join(map(str, report.findings))
+            )
             return Outcome(item, Result.FAILED, sent, (found, *report.findings), sha256)
         held = self.folder.quarantine / f"{sha256}.sif"
         with mapped_os_errors(held):
@@ -339,7 +353,9 @@ class Mover:
             "version": __version__,
             "time": time.time(),
         }
-        write_durable(held.with_suffix(".json"), (json.dumps(row, indent=1, ensure_ascii=False) + "\n").encode())
+        write_durable(
+            held.with_suffix(".json"), (json.dumps(row, indent=1, ensure_ascii=False) + "\n").encode()
+        )
         findings = (_quarantine_finding(blob, report.findings), *report.findings)
         return Outcome(item, Result.QUARANTINED, sent, findings, sha256)
 
@@ -427,7 +443,11 @@ def _write_at(fd: int, data: bytes, offset: int) -> None:
 
 
 def _size_finding(blob: Blob, found: int, head: bytes) -> Finding:
-    what = " (an HTML page in its place)" if head.lstrip()[:9].lower().startswith((b"<!doctype", b"<html")) else ""
+    what = (
+        " (an HTML page in its place)"
+        if head.lstrip()[:9].lower().startswith((b"<!doctype", b"<html"))
+        else ""
+    )
     return Finding("wrong-size", f"the pool lists {blob.size:,} bytes, the server sends {found:,}{what}")
 
 
@@ -437,4 +457,7 @@ def _hash_finding(blob: Blob, found: str) -> Finding:
 
 def _quarantine_finding(blob: Blob, findings: tuple[Finding, ...]) -> Finding:
     why = "; ".join(str(f) for f in findings if f.severity is Severity.ERROR) or "no valid image"
-    return Finding("quarantined", f"the bytes are the pool's (sha256 {blob.sha256 or 'not recorded'}), the image is not valid: {why}")
+    return Finding(
+        "quarantined",
+        f"the bytes are the pool's (sha256 {blob.sha256 or 'not recorded'}), the image is not valid: {why}",
+    )
