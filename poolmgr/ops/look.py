@@ -119,11 +119,11 @@ class Looker:
         if recorded is not None and recorded.size != st.st_size:
             return _Work(path, st.st_size, other_size=expected is not None, extra=extra)
         standing = None if self.wish.rehash else self.view.attested.standing(path, st)
-        if standing is None or standing.verdict is Verdict.BAD:
-            # A bad word is looked at again too: it is rare, and a false one must not last.
+        if standing is None:
             return _Work(path, st.st_size, expected, extra=extra)
         judgement = judge(recorded, st.st_size, standing, self.wish.level)
         if judgement.finding is not None or judgement.need is Need.HASH:
+            # A bad word is looked at again too: it is rare, and a false one must not last.
             return _Work(path, st.st_size, expected, extra=extra)
         if judgement.need is Need.CHECK:
             if standing.sha256 is not None and standing.sha256 == expected:

@@ -465,6 +465,25 @@ def test_attestations_may_lie_elsewhere(pool: Path, tmp_path: Path, reads: list[
     assert not (pool / ".poolmgr").exists()
 
 
+def test_a_file_that_changes_while_it_is_read_is_unchecked(
+    pool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = look.check
+
+    def changing(source: look.FileSource, level: Level, **more: object) -> object:
+        report = real(source, level, **more)  # type: ignore[arg-type]
+        os.utime(pool / "images/b.sif", ns=(1, 1))
+        return report
+
+    monkeypatch.setattr(look, "check", changing)
+    (pool / "images/b.sif").touch()
+    result = run(pool, jobs=1)
+    assert not result.passed
+    assert result.images["images/b.sif"].verdict is Verdict.UNCHECKED
+    assert gates(result)["mount"].why == "it changed while it was being read (1)"
+    assert rows_in(pool) == 2
+
+
 # --- datasets ---------------------------------------------------------------------------------------
 
 WITH_DATASET = '[variants.solvable]\ndataset = "data.jsonl"\n'
