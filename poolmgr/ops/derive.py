@@ -1,0 +1,385 @@
+"""``derive``: from a recipe and a pool to a folder of derived images that ``push`` takes as it is.
+
+Every base is proven before it is used; nothing that fails a check gets its final name; a failure
+stops its own image and no other. What is there already, made of the same base by the same recipe,
+is kept, so an interrupted run goes on where it was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
+from typing import TypeVar
+
+from poolmgr.errors import (
+    AlreadyExistsError,
+    BadFileError,
+    DeriveFailedError,
+    Exit,
+    NothingComparedError,
+    PoolError,
+    RecipeInvalidError,
+    UnknownTaskError,
+    UsageError,
+)
+from poolmgr.model.finding import Level
+from poolmgr.model.index import nearest
+from poolmgr.model.recipe import Pip, Run, Step
+from poolmgr.model.recipe_lock import Key, LockedWheel, RecipeLock, lock_key
+from poolmgr.ops.derive_build import TOOLS, Materials, build, check_made
+from poolmgr.ops.derive_files import RecipeFiles, load_recipe
+from poolmgr.ops.pip_lock import Download, close
+from poolmgr.ops.progress import Progress, Silent
+from poolmgr.ops.resolve import resolve_reference, vouch
+from poolmgr.ops.view import PoolView
+from poolmgr.plan.derive import Work, described, file_name, method_of, provenance, recipe_digest, reproducible, works
+from poolmgr.sif.apptainer import Apptainer
+from poolmgr.sif.check import check_file
+from poolmgr.sif.child import scratch_folder
+from poolmgr.sif.derived import provenance_of
+from poolmgr.sif.header import read_container
+from poolmgr.sif.identity import file_sha256, tree_sha256
+from poolmgr.sif.image import open_image
+from poolmgr.sif.python import Interpreter, find_interpreter
+from poolmgr.sif.source import FileSource
+from poolmgr.store.files import make_dirs, publish, write_durable, writing
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    recipe: Path
+    to: Path
+    method: str | None = None
+    """Overrides the recipe's own."""
+    jobs: int = 2
+    map: Path | None = None
+    """Where the map of tasks to files goes; None: beside the files, named after the recipe."""
+    identity: bool = True
+    """Whether the tree identity of each image is computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One image to make, or why it cannot be."""
+
+    work: Work
+    file: Path | None = None
+    sha256: str = ""
+    """Of the base."""
+    method: str = ""
+    wheels: tuple[tuple[LockedWheel, ...], ...] = ()
+    """Of each step."""
+    digest: str = ""
+    """Of the recipe's steps for this base."""
+    name: str = ""
+    there: bool = False
+    """Whether a file of that name is in the folder already."""
+    error: PoolError | None = None
+
+
+class Result(StrEnum):
+    MADE = "made"
+    KEPT = "kept"
+    """It was there, made of the same base by the same steps."""
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    planned: Planned
+    result: Result
+    sha256: str = ""
+    size: int = 0
+    tree_sha256: str | None = None
+    notes: tuple[str, ...] = ()
+    error: PoolError | None = None
+
+
+@dataclass(frozen=True)
+class Derived:
+    outcomes: tuple[Outcome, ...]
+    map: Path | None
+    """The map that was written; None when no task has an image."""
+    tasks: Mapping[str, str] = field(default_factory=dict)
+    """Task -> file name."""
+
+    def of(self, result: Result) -> tuple[Outcome, ...]:
+        return tuple(o for o in self.outcomes if o.result is result)
+
+    @property
+    def exit(self) -> Exit:
+        return Exit.BAD if self.of(Result.FAILED) else Exit.GOOD
+
+
+class Derive:
+    """One run: ``plan()``, then ``carry_out``; or ``lock()``."""
+
+    def __init__(self, view: PoolView | None, request: Request, progress: Progress | None = None) -> None:
+        self.request = request
+        self.progress: Progress = progress or Silent()
+        self.files: RecipeFiles = load_recipe(request.recipe)
+        if view is None or view.root is None:
+            raise UsageError(
+                "derive reads the bases from a folder" + (f"; {view.address} is none" if view else ""),
+                hint="fetch the variant first, then derive with -p MIRROR",
+            )
+        self.view = view
+
+    @cached_property
+    def works(self) -> tuple[Work, ...]:
+        """What the recipe asks for. ``UnknownVariantError``, ``UnknownTaskError``, ``MissError`` …"""
+        recipe = self.files.recipe
+        base = recipe.base
+        if base.variant is None:
+            blob = base.blob
+            if base.image is not None:
+                assert self.view.root is not None
+                path = resolve_reference(self.view, base.image)
+                blob = Path(path).relative_to(self.view.root.absolute()).as_posix()
+            assert blob is not None
+            return (Work(blob, recipe.steps_of(None)),)
+        tasks = self.view.index.variant(base.variant)
+        wanted = self.files.task_list()
+        if wanted is not None:
+            unknown = [task for task in wanted if task not in tasks]
+            if unknown:
+                close_to = nearest(unknown[0], tasks)
+                raise UnknownTaskError(
+                    f"{len(unknown):,} of the {len(wanted):,} tasks of the recipe are not in {base.variant!r}",
+                    hint=f"nearest to {unknown[0]!r}: {', '.join(close_to)}" if close_to else "",
+                    details=unknown,
+                )
+            tasks = {task: tasks[task] for task in wanted}
+        found = works(recipe, tasks)
+        if not found:
+            raise NothingComparedError(
+                f"the recipe has no step for any of the {len(tasks):,} tasks", hint="see docs/derive.md"
+            )
+        return found
+
+    # --- the plan -------------------------------------------------------------------------------
+
+    def plan(self) -> tuple[Planned, ...]:
+        """Every image, with its final name; those that cannot be made carry their error."""
+        blobs = sorted({work.base for work in self.works})
+        self.progress.begin("proving the bases", files=len(blobs))
+        bases = dict(zip(blobs, self._each(self._prove, blobs), strict=True))
+        self.progress.end()
+        self.progress.begin("planning", files=len(self.works))
+        planned = self._each(lambda work: self._plan(work, bases[work.base]), self.works)
+        self.progress.end()
+        return _joined(planned)
+
+    def _prove(self, blob: str) -> tuple[Path, str] | PoolError:
+        try:
+            path = vouch(self.view, blob, f"the base {blob}")
+            with FileSource(path) as source:
+                sha256 = file_sha256(source)
+            recorded = self.view.recorded(blob)
+            if recorded is not None and recorded.sha256 not in (None, sha256):
+                raise BadFileError(f"{path}: its sha256 is not the recorded one", hint="run 'poolmgr audit'")
+            return path, sha256
+        except PoolError as e:
+            return e
+        finally:
+            self.progress.file_done(blob)
+
+    def _plan(self, work: Work, base: tuple[Path, str] | PoolError) -> Planned:
+        try:
+            if isinstance(base, PoolError):
+                return Planned(work, error=base)
+            path, sha256 = base
+            method = method_of(self.request.method or self.files.recipe.method, work.steps)
+            wheels = self._wheels(path, work.steps)
+            digest = recipe_digest(described(work.steps, self.files.digests, wheels), method)
+            name = file_name(work.base, self.files.recipe.name, sha256, digest)
+            there = os.path.lexists(self.request.to / name)
+            return Planned(work, path, sha256, method, wheels, digest, name, there)
+        except PoolError as e:
+            return Planned(work, error=e)
+        except OSError as e:
+            return Planned(work, error=BadFileError(f"{work.base}: {e.strerror}"))
+        finally:
+            self.progress.file_done(work.base)
+
+    def _wheels(self, path: Path, steps: Sequence[Step]) -> tuple[tuple[LockedWheel, ...], ...]:
+        """The locked wheels of each step, for the interpreters of the base at ``path``."""
+        result: list[tuple[LockedWheel, ...]] = []
+        for step in steps:
+            if not isinstance(step, Pip):
+                result.append(())
+                continue
+            key = lock_key(_interpreter(path, step.python).key, step.pins)
+            lock = self.files.lock or RecipeLock()
+            if key not in lock.sets:
+                raise DeriveFailedError(
+                    f"{self.files.lock_path} does not lock {', '.join(key[1])} for {key[0]}",
+                    hint=f"run 'poolmgr derive --lock {self.request.recipe}' first",
+                )
+            result.append(lock.sets[key])
+        return tuple(result)
+
+    # --- the work -------------------------------------------------------------------------------
+
+    def carry_out(self, plan: Sequence[Planned]) -> Derived:
+        """Make every image of the plan; the map is written last, and names only what is proven."""
+        if any(isinstance(step, Run) for p in plan for step in p.work.steps):
+            Apptainer.need()
+        make_dirs(self.request.to)
+        self.progress.begin("deriving", files=len(plan))
+        outcomes = self._each(self._make, plan)
+        self.progress.end()
+        tasks = {
+            task: o.planned.name
+            for o in outcomes
+            if o.result is not Result.FAILED
+            for task in o.planned.work.tasks
+        }
+        where = None
+        if tasks:
+            where = self.request.map or self.request.to / f"{self.files.recipe.name}.tasks.json"
+            text = json.dumps(dict(sorted(tasks.items())), indent=1, ensure_ascii=False)
+            write_durable(where, (text + "\n").encode())
+        return Derived(tuple(outcomes), where, tasks)
+
+    def _make(self, planned: Planned) -> Outcome:
+        try:
+            if planned.error is not None:
+                return Outcome(planned, Result.FAILED, error=planned.error)
+            final = self.request.to / planned.name
+            if os.path.lexists(final):
+                return self._keep(planned, final)
+            with writing("write", final), scratch_folder(self.request.to) as scratch:
+                return self._build(planned, final, scratch)
+        except PoolError as e:
+            return Outcome(planned, Result.FAILED, error=e)
+        except ValueError as e:
+            return Outcome(planned, Result.FAILED, error=DeriveFailedError(f"{planned.work.base}: {e}"))
+        finally:
+            self.progress.file_done(planned.name or planned.work.base)
+
+    def _build(self, planned: Planned, final: Path, scratch: Path) -> Outcome:
+        assert planned.file is not None
+        recipe = self.files.recipe
+        steps = planned.work.steps
+        rows = described(steps, self.files.digests, planned.wheels)
+        folders = {step.wheels: self.files.inside(step.wheels) for step in steps if isinstance(step, Pip)}
+        told = provenance(
+            recipe.name, planned.sha256, planned.digest, planned.method, rows, TOOLS,
+            is_reproducible=reproducible(steps),
+        )  # fmt: skip
+        made = scratch / planned.name
+        materials = Materials(self.files.contents, planned.wheels, folders)
+        build(planned.file, planned.work.base, steps, planned.method, materials, told, scratch, made)
+        notes = check_made(made, recipe.expect, planned.name)
+        made.chmod(0o644)
+        outcome = self._identified(Outcome(planned, Result.MADE, notes=tuple(notes)), made)
+        publish(made, final)
+        return outcome
+
+    def _keep(self, planned: Planned, final: Path) -> Outcome:
+        """The file that is there, if it is what would be made."""
+        try:
+            with FileSource(final) as source:
+                told = provenance_of(source, read_container(source)) or {}
+        except OSError as e:
+            raise BadFileError(f"{final}: {e.strerror}") from None
+        same = told.get("recipe_sha256") == planned.digest and told.get("base_sha256") == planned.sha256
+        if not same or not check_file(final, Level.TABLES).verdict.passes:
+            raise AlreadyExistsError(
+                f"{final} is there and is not what this recipe makes", hint="move it away; nothing is overwritten"
+            )
+        notes = check_made(final, self.files.recipe.expect, planned.name)
+        return self._identified(Outcome(planned, Result.KEPT, notes=tuple(notes)), final)
+
+    def _identified(self, outcome: Outcome, path: Path) -> Outcome:
+        with FileSource(path) as source:
+            tree = tree_sha256(open_image(source, path.name), threads=1) if self.request.identity else None
+            return replace(outcome, sha256=file_sha256(source), size=source.size, tree_sha256=tree)
+
+    # --- the lock -------------------------------------------------------------------------------
+
+    def lock(self, download: Download | None) -> tuple[RecipeLock, tuple[Key, ...]]:
+        """The closure of all pins for every interpreter among the bases, written beside the recipe.
+
+        Also says which of its sets are new. Sets that nothing needs any more are dropped.
+        """
+        wanted: dict[Key, tuple[Interpreter, Pip]] = {}
+        jobs = sorted({(w.base, s) for w in self.works for s in w.steps if isinstance(s, Pip)}, key=repr)
+        if not jobs:
+            raise RecipeInvalidError(f"{self.request.recipe}: no step installs anything, so nothing is to lock")
+        self.progress.begin("reading the bases' interpreters", files=len(jobs))
+
+        def look(job: tuple[str, Pip]) -> tuple[Interpreter, Pip]:
+            path = vouch(self.view, job[0], f"the base {job[0]}")
+            self.progress.file_done(job[0])
+            return _interpreter(path, job[1].python), job[1]
+
+        for interpreter, step in self._each(look, jobs):
+            wanted[lock_key(interpreter.key, step.pins)] = (interpreter, step)
+        self.progress.end()
+        old = self.files.lock.sets if self.files.lock else {}
+        sets = {}
+        for key, (interpreter, step) in sorted(wanted.items(), key=lambda item: item[0]):
+            self.progress.note(f"locking {', '.join(key[1])} for {key[0]}")
+            sets[key] = close(step.pins, interpreter, self.files.inside(step.wheels), download)
+        lock = RecipeLock(sets)
+        self.files.write_lock(lock)
+        return lock, tuple(key for key in sets if old.get(key) != sets[key])
+
+    def _each(self, work: Callable[[T], R], items: Iterable[T]) -> list[R]:
+        """``work`` on every item, several at once; an interrupt starts no further one."""
+        items = list(items)
+        results: dict[int, R] = {}
+        with ThreadPoolExecutor(self.request.jobs, thread_name_prefix="derive") as pool:
+            ahead: Iterator[tuple[int, T]] = iter(enumerate(items))
+            running: dict[Future[R], int] = {}
+            try:
+                while True:
+                    for number, item in ahead:
+                        running[pool.submit(work, item)] = number
+                        if len(running) >= self.request.jobs:
+                            break
+                    if not running:
+                        break
+                    done, _ = wait(running, return_when=FIRST_COMPLETED)
+                    for future in done:
+                        results[running.pop(future)] = future.result()
+            except BaseException:
+                pool.shutdown(wait=True, cancel_futures=True)
+                raise
+        return [results[n] for n in range(len(items))]
+
+
+def _interpreter(path: Path, python: str) -> Interpreter:
+    with FileSource(path) as source:
+        return find_interpreter(open_image(source, str(path)), python)
+
+
+def _joined(planned: Iterable[Planned]) -> tuple[Planned, ...]:
+    """Images of equal bases and steps as one, although the bases lie under several paths."""
+    kept: dict[tuple[str, str], Planned] = {}
+    failed: list[Planned] = []
+    for one in planned:
+        if one.error is not None:
+            failed.append(one)
+            continue
+        key = (one.sha256, one.digest)
+        first = kept.get(key)
+        if first is None:
+            kept[key] = one
+        else:
+            tasks = tuple(sorted({*first.work.tasks, *one.work.tasks}))
+            kept[key] = replace(first, work=replace(first.work, tasks=tasks))
+    return (*kept.values(), *failed)
+
+
