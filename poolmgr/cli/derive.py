@@ -22,13 +22,26 @@ SHOWN = 5
 
 @click.command()
 @click.argument("recipe", metavar="RECIPE", type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--to", metavar="DIR", type=click.Path(path_type=Path, file_okay=False),
-              help="The folder for the images; 'push' takes it as it is.")  # fmt: skip
-@click.option("--map", "map_file", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False),
-              help="Where the map of tasks to files goes. Default: RECIPE-NAME.tasks.json in DIR.")  # fmt: skip
+@click.option(
+    "--to",
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The folder for the images; 'push' takes it as it is.",
+)
+@click.option(
+    "--map",
+    "map_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Where the map of tasks to files goes. Default: NAME.tasks.json in DIR.",
+)
 @click.option("--method", type=click.Choice(METHODS), help="Instead of the recipe's own.")
-@click.option("--lock", "lock", is_flag=True,
-              help="Resolve all pins to wheels and write RECIPE.lock.json; derive nothing.")  # fmt: skip
+@click.option(
+    "--lock",
+    "lock",
+    is_flag=True,
+    help="Resolve all pins to wheels and write RECIPE.lock.json; derive nothing.",
+)
 @click.option("--offline", is_flag=True, help="With --lock: use only the wheels that are there.")
 @click.option("--no-identity", is_flag=True, help="Do not compute the tree identity of what is made.")
 @click.option("--list", "everything", is_flag=True, help="Name every image, not the first few.")
@@ -38,9 +51,20 @@ SHOWN = 5
 @options.dry_run
 @options.output(lines=True)
 def derive(
-    recipe: Path, to: Path | None, map_file: Path | None, method: str | None, lock: bool, offline: bool,
-    no_identity: bool, everything: bool, pool: str | None, manifest: str | None, jobs: int, dry_run: bool, out: Output,
-) -> Exit:  # fmt: skip
+    recipe: Path,
+    to: Path | None,
+    map_file: Path | None,
+    method: str | None,
+    lock: bool,
+    offline: bool,
+    no_identity: bool,
+    everything: bool,
+    pool: str | None,
+    manifest: str | None,
+    jobs: int,
+    dry_run: bool,
+    out: Output,
+) -> Exit:
     """Make images of others by a recipe, reproducibly.
 
     Bases come from the pool (a folder or a mirror). Each result is checked down to its tables and
@@ -73,8 +97,15 @@ def _lock(out: Output, run: Derive, *, offline: bool) -> Exit:
         mark = "new" if (interpreter, pins) in new else "unchanged"
         out.line(f"{interpreter}  {mark}")
         out.table([[w.name, w.version, w.file, w.sha256[:12]] for w in wheels], indent=2)
-        out.row("lock", interpreter=interpreter, pins=list(pins), new=mark == "new",
-                wheels=[{"name": w.name, "version": w.version, "file": w.file, "sha256": w.sha256} for w in wheels])  # fmt: skip
+        out.row(
+            "lock",
+            interpreter=interpreter,
+            pins=list(pins),
+            new=mark == "new",
+            wheels=[
+                {"name": w.name, "version": w.version, "file": w.file, "sha256": w.sha256} for w in wheels
+            ],
+        )
     out.answer(str(run.files.lock_path))
     out.row("summary", file=str(run.files.lock_path), sets=len(lock.sets), new=len(new), verdict="ok")
     return Exit.GOOD
@@ -83,26 +114,51 @@ def _lock(out: Output, run: Derive, *, offline: bool) -> Exit:
 def _dry(out: Output, plan: tuple[Planned, ...], *, everything: bool) -> Exit:
     good = [p for p in plan if p.error is None]
     bad = [p for p in plan if p.error is not None]
-    rows = [[text.name(p.name), p.method, "there" if p.there else "to make", str(len(p.work.tasks))] for p in good]
+    rows = [
+        [text.name(p.name), p.method, "there" if p.there else "to make", str(len(p.work.tasks))] for p in good
+    ]
     out.table(rows if everything else rows[:SHOWN], ["file", "method", "state", "tasks"], right=(3,))
     _more(out, len(rows), everything=everything)
     for p in plan:
         out.only_quiet(p.name or p.work.base)
-        out.row("image", **_planned(p), result="failed" if p.error else "kept" if p.there else "to-make", **_error(p.error))
+        out.row(
+            "image",
+            **_planned(p),
+            result="failed" if p.error else "kept" if p.there else "to-make",
+            **_error(p.error),
+        )
     _causes(out, [(p.work.base, p.error) for p in bad if p.error], everything=everything)
     tasks = sum(len(p.work.tasks) for p in plan)
-    out.line(f"{len(good):,} images for {tasks:,} tasks; {sum(p.there for p in good):,} are there, {len(bad):,} cannot be made")
-    out.row("summary", dry_run=True, images=len(plan), there=sum(p.there for p in good), failed=len(bad), tasks=tasks,
-            verdict="bad" if bad else "ok")  # fmt: skip
+    there = sum(p.there for p in good)
+    out.line(f"{len(good):,} images for {tasks:,} tasks; {there:,} are there, {len(bad):,} cannot be made")
+    out.row(
+        "summary",
+        dry_run=True,
+        images=len(plan),
+        there=there,
+        failed=len(bad),
+        tasks=tasks,
+        verdict="bad" if bad else "ok",
+    )
     return Exit.BAD if bad else Exit.GOOD
 
 
 def _show(out: Output, derived: Derived, *, everything: bool) -> None:
     good = [o for o in derived.outcomes if o.result is not Result.FAILED]
     failed = derived.of(Result.FAILED)
-    rows = [[text.name(o.planned.name), o.planned.method, o.result.value, text.size(o.size), str(len(o.planned.work.tasks))]
-            for o in good]  # fmt: skip
-    out.table(rows if everything else rows[:SHOWN], ["file", "method", "result", "size", "tasks"], right=(3, 4))
+    rows = [
+        [
+            text.name(o.planned.name),
+            o.planned.method,
+            o.result.value,
+            text.size(o.size),
+            str(len(o.planned.work.tasks)),
+        ]
+        for o in good
+    ]
+    out.table(
+        rows if everything else rows[:SHOWN], ["file", "method", "result", "size", "tasks"], right=(3, 4)
+    )
     _more(out, len(rows), everything=everything)
     for o in derived.outcomes:
         if o.result is not Result.FAILED:
@@ -112,11 +168,20 @@ def _show(out: Output, derived: Derived, *, everything: bool) -> None:
         out.warn(f"{sum(note in o.notes for o in good):,} images: {note}")
     _causes(out, [(o.planned.work.base, o.error) for o in failed if o.error], everything=everything)
     made, kept = len(derived.of(Result.MADE)), len(derived.of(Result.KEPT))
-    out.line(f"{made:,} made, {kept:,} kept, {len(failed):,} failed; {len(derived.tasks):,} tasks have an image")
+    out.line(
+        f"{made:,} made, {kept:,} kept, {len(failed):,} failed; {len(derived.tasks):,} tasks have an image"
+    )
     if derived.map is not None:
         out.line(f"map  {text.name(str(derived.map))}")
-    out.row("summary", made=made, kept=kept, failed=len(failed), tasks=len(derived.tasks),
-            map=str(derived.map) if derived.map else None, verdict="bad" if failed else "ok")  # fmt: skip
+    out.row(
+        "summary",
+        made=made,
+        kept=kept,
+        failed=len(failed),
+        tasks=len(derived.tasks),
+        map=str(derived.map) if derived.map else None,
+        verdict="bad" if failed else "ok",
+    )
 
 
 def _more(out: Output, count: int, *, everything: bool) -> None:
@@ -139,15 +204,26 @@ def _causes(out: Output, failures: list[tuple[str, PoolError]], *, everything: b
 
 
 def _planned(p: Planned) -> dict[str, object]:
-    return {"file": p.name or None, "base": p.work.base, "base_sha256": p.sha256 or None, "method": p.method or None,
-            "recipe_sha256": p.digest or None, "tasks": list(p.work.tasks)}  # fmt: skip
+    return {
+        "file": p.name or None,
+        "base": p.work.base,
+        "base_sha256": p.sha256 or None,
+        "method": p.method or None,
+        "recipe_sha256": p.digest or None,
+        "tasks": list(p.work.tasks),
+    }
 
 
 def _result(o: Outcome) -> dict[str, object]:
     if o.error is not None:
         return {"result": o.result.value, **_error(o.error)}
-    return {"result": o.result.value, "sha256": o.sha256, "size": o.size, "tree_sha256": o.tree_sha256,
-            "notes": list(o.notes)}  # fmt: skip
+    return {
+        "result": o.result.value,
+        "sha256": o.sha256,
+        "size": o.size,
+        "tree_sha256": o.tree_sha256,
+        "notes": list(o.notes),
+    }
 
 
 def _error(error: PoolError | None) -> dict[str, object]:

@@ -33,7 +33,7 @@ from poolmgr.errors import (
 )
 from poolmgr.settings import Settings
 
-DAILY, LOOK, MORE = "Every day", "Look", "More"
+DAILY, LOOK, GROW, MORE = "Every day", "Look", "Grow a pool", "More"
 
 # Name: where it is, the first line of its help, the section it is shown in.
 COMMANDS: dict[str, Lazy] = {
@@ -53,6 +53,7 @@ COMMANDS: dict[str, Lazy] = {
         LOOK,
     ),
     "ls": Lazy("poolmgr.cli.ls:ls", "List the blobs or the tasks of variants, one a line.", LOOK),
+    "derive": Lazy("poolmgr.cli.derive:derive", "Make images of others by a recipe, reproducibly.", GROW),
     "doctor": Lazy(
         "poolmgr.cli.doctor:doctor",
         "Show what is installed here, and what each missing tool would add.",

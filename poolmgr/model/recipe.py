@@ -132,9 +132,14 @@ class _Reader:
 
     def fail(self, where: str, what: str, *, at: str = "", hint: str = _HINT) -> RecipeInvalidError:
         """``at``: a word of the line to name."""
-        line = next((n for n, text in enumerate(self.lines, 1) if at and at in text.split("#")[0] + "#"), 0)
+        line = self.line(f'"{at}"') or self.line(f"'{at}'") or self.line(at) if at else 0
         place = f"{self.source}:{line}" if line else self.source
         return RecipeInvalidError(f"{place}: {where}: {what}", hint=hint)
+
+    def line(self, word: str) -> int:
+        """Number of the first line that holds ``word`` and is no comment; 0 without any."""
+        lines = enumerate(self.lines, 1)
+        return next((n for n, text in lines if word in text and not text.lstrip().startswith("#")), 0)
 
     def recipe(self, raw: dict[str, Any]) -> Recipe:
         self.known(raw, "", ("schema", "name", "base", "method", "step", "tasks", "expect"))

@@ -36,9 +36,18 @@ from poolmgr.ops.derive_build import TOOLS, Materials, build, check_made
 from poolmgr.ops.derive_files import RecipeFiles, load_recipe
 from poolmgr.ops.pip_lock import Download, close
 from poolmgr.ops.progress import Progress, Silent
-from poolmgr.ops.resolve import resolve_reference, vouch
+from poolmgr.ops.resolve import vouch
 from poolmgr.ops.view import PoolView
-from poolmgr.plan.derive import Work, described, file_name, method_of, provenance, recipe_digest, reproducible, works
+from poolmgr.plan.derive import (
+    Work,
+    described,
+    file_name,
+    method_of,
+    provenance,
+    recipe_digest,
+    reproducible,
+    works,
+)
 from poolmgr.sif.apptainer import Apptainer
 from poolmgr.sif.check import check_file
 from poolmgr.sif.child import scratch_folder
@@ -142,6 +151,8 @@ class Derive:
         if base.variant is None:
             blob = base.blob
             if base.image is not None:
+                from poolmgr.ops.resolve import resolve_reference
+
                 assert self.view.root is not None
                 path = resolve_reference(self.view, base.image)
                 blob = Path(path).relative_to(self.view.root.absolute()).as_posix()
@@ -154,7 +165,7 @@ class Derive:
             if unknown:
                 close_to = nearest(unknown[0], tasks)
                 raise UnknownTaskError(
-                    f"{len(unknown):,} of the {len(wanted):,} tasks of the recipe are not in {base.variant!r}",
+                    f"{len(unknown):,} of the recipe's {len(wanted):,} tasks are not in {base.variant!r}",
                     hint=f"nearest to {unknown[0]!r}: {', '.join(close_to)}" if close_to else "",
                     details=unknown,
                 )
@@ -296,7 +307,8 @@ class Derive:
         same = told.get("recipe_sha256") == planned.digest and told.get("base_sha256") == planned.sha256
         if not same or not check_file(final, Level.TABLES).verdict.passes:
             raise AlreadyExistsError(
-                f"{final} is there and is not what this recipe makes", hint="move it away; nothing is overwritten"
+                f"{final} is there and is not what this recipe makes",
+                hint="move it away; nothing is overwritten",
             )
         notes = check_made(final, self.files.recipe.expect, planned.name)
         return self._identified(Outcome(planned, Result.KEPT, notes=tuple(notes)), final)
@@ -316,7 +328,9 @@ class Derive:
         wanted: dict[Key, tuple[Interpreter, Pip]] = {}
         jobs = sorted({(w.base, s) for w in self.works for s in w.steps if isinstance(s, Pip)}, key=repr)
         if not jobs:
-            raise RecipeInvalidError(f"{self.request.recipe}: no step installs anything, so nothing is to lock")
+            raise RecipeInvalidError(
+                f"{self.request.recipe}: no step installs anything, so nothing is to lock"
+            )
         self.progress.begin("reading the bases' interpreters", files=len(jobs))
 
         def look(job: tuple[str, Pip]) -> tuple[Interpreter, Pip]:
@@ -381,5 +395,3 @@ def _joined(planned: Iterable[Planned]) -> tuple[Planned, ...]:
             tasks = tuple(sorted({*first.work.tasks, *one.work.tasks}))
             kept[key] = replace(first, work=replace(first.work, tasks=tasks))
     return (*kept.values(), *failed)
-
-

@@ -85,7 +85,9 @@ def _read(file: Path, recipe: Path, limit: int | None = None) -> bytes:
     try:
         if not file.is_file():
             why = "is not a file" if file.exists() else "does not exist"
-            raise RecipeInvalidError(f"{recipe}: {file} {why}", hint="paths are relative to the recipe's folder")
+            raise RecipeInvalidError(
+                f"{recipe}: {file} {why}", hint="paths are relative to the recipe's folder"
+            )
         if limit is not None and file.stat().st_size > limit:
             raise RecipeInvalidError(f"{recipe}: {file} has more than {limit:,} bytes")
         return file.read_bytes()

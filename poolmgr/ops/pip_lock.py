@@ -47,11 +47,12 @@ class _Want:
 def close(
     pins: Iterable[Pin], interpreter: Interpreter, folder: Path, download: Download | None
 ) -> tuple[LockedWheel, ...]:
-    """Every wheel that ``pins`` need. What is not in ``folder`` is downloaded, or missing without ``download``.
+    """Every wheel that ``pins`` need; what is not in ``folder`` is downloaded, where ``download`` is given.
 
     ``DeriveFailedError`` when no set of wheels can be found.
     """
     tags = supported_tags(interpreter)
+    pins = tuple(pins)
     wants = _pinned(pins, interpreter)
     for _ in range(MAX_ROUNDS):
         known = {name: (str(w.specifiers), set(w.extras)) for name, w in wants.items()}
@@ -75,10 +76,27 @@ def close(
                 if other not in chosen and other not in ahead:
                     ahead.append(other)
         if known == {name: (str(w.specifiers), set(w.extras)) for name, w in wants.items()}:
+            needed = _reached(pins, chosen, wants, interpreter)
             return tuple(
-                sorted(LockedWheel(n, str(w.version), w.path.name, w.sha256) for n, w in chosen.items())
+                sorted(LockedWheel(n, str(w.version), w.path.name, w.sha256) for n, w in needed.items())
             )
     raise DeriveFailedError("no set of wheels was found that fits together", hint="pin more of them")
+
+
+def _reached(
+    pins: Iterable[Pin], chosen: dict[str, Wheel], wants: dict[str, _Want], interpreter: Interpreter
+) -> dict[str, Wheel]:
+    """Those of ``chosen`` that the pins lead to; a version that gave way may have wanted others."""
+    reached: dict[str, Wheel] = {}
+    ahead = list(_pinned(pins, interpreter))
+    while ahead:
+        name = ahead.pop()
+        if name in reached:
+            continue
+        reached[name] = chosen[name]
+        for requirement in chosen[name].requirements(interpreter, wants[name].extras):
+            ahead.append(canonicalize_name(requirement.name))
+    return reached
 
 
 def _pinned(pins: Iterable[Pin], interpreter: Interpreter) -> dict[str, _Want]:
@@ -134,11 +152,11 @@ def _best(name: str, want: _Want, tags: dict[Tag, int], folder: Path) -> Wheel |
 def pip_download(requirement: str, interpreter: Interpreter, folder: Path) -> None:
     """``pip download`` of one wheel for an interpreter that is not this one."""
     x, y = interpreter.version
-    command = [
-        sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--disable-pip-version-check", "--no-input",
-        "--only-binary", ":all:", "--dest", str(folder), "--implementation", "cp", "--python-version", f"{x}.{y}",
-        "--abi", f"cp{x}{y}{'t' * interpreter.free_threaded}", "--abi", "abi3", "--abi", "none",
-    ]  # fmt: skip
+    abi = f"cp{x}{y}{'t' * interpreter.free_threaded}"
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-input"]
+    command += ["--disable-pip-version-check", "--only-binary", ":all:", "--dest", str(folder)]
+    command += ["--implementation", "cp", "--python-version", f"{x}.{y}"]
+    command += ["--abi", abi, "--abi", "abi3", "--abi", "none"]
     for platform in interpreter.platforms:
         command += ["--platform", platform]
     environment = {

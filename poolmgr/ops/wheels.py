@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from installer import install
 from installer.destinations import WheelDestination
 from installer.records import Hash, RecordEntry
-from installer.scripts import Script, ScriptSection
+from installer.scripts import Script
 from installer.sources import WheelFile
 from installer.utils import Scheme, construct_record_file, fix_shebang
 from packaging.requirements import InvalidRequirement, Requirement
@@ -36,6 +36,9 @@ from poolmgr.errors import DeriveFailedError
 from poolmgr.sif.draft import Draft
 from poolmgr.sif.python import Interpreter
 from poolmgr.sif.write_node import file
+
+if TYPE_CHECKING:
+    from installer.scripts import ScriptSection
 
 MAX_WHEEL = 4 << 30
 """Bytes that a wheel may unpack to."""
@@ -210,7 +213,7 @@ class _Destination(WheelDestination):
         name = fspath(path)
         if scheme == "scripts":
             with fix_shebang(stream, self.interpreter.path) as fixed:
-                return self._put(scheme, name, fixed.read(), executable=True)
+                return self._put(scheme, name, fixed.read(), executable=is_executable)
         return self._put(scheme, name, stream.read(), executable=is_executable)
 
     def write_script(self, name: str, module: str, attr: str, section: ScriptSection) -> RecordEntry:

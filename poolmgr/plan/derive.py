@@ -38,7 +38,9 @@ def works(recipe: Recipe, assignments: Mapping[str, str]) -> tuple[Work, ...]:
         close = nearest(unknown[0], assignments)
         raise UnknownTaskError(
             f"the recipe has tables for {len(unknown):,} tasks that it does not derive",
-            hint=f"nearest to {unknown[0]!r}: {', '.join(close)}" if close else "add them to the base's tasks",
+            hint=f"nearest to {unknown[0]!r}: {', '.join(close)}"
+            if close
+            else "add them to the base's tasks",
             details=unknown,
         )
     found: dict[tuple[str, tuple[Step, ...]], list[str]] = {}
@@ -96,7 +98,8 @@ def described(
                 rows.append(
                     {
                         "files": [
-                            {"to": f.to, "mode": f"{f.mode:04o}", "sha256": contents[f.source]} for f in step.files
+                            {"to": f.to, "mode": f"{f.mode:04o}", "sha256": contents[f.source]}
+                            for f in step.files
                         ]
                     }
                 )
