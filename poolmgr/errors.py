@@ -176,6 +176,18 @@ class FileMissingError(BadFileError):
     code = "no-such-file"
 
 
+class QueryInvalidError(PoolError):
+    """SQL that DuckDB cannot parse or run."""
+
+    code = "bad-query"
+
+
+class QueryRefusedError(PoolError):
+    """SQL that would do more than read the catalogue, or that exceeds a limit."""
+
+    code = "query-refused"
+
+
 # --- what a finished run found ----------------------------------------------------------------
 
 

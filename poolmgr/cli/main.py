@@ -59,6 +59,11 @@ COMMANDS: dict[str, Lazy] = {
         "Show what is installed here, and what each missing tool would add.",
         MORE,
     ),
+    "query": Lazy(
+        "poolmgr.cli.query:query",
+        "Run SQL over the blobs, tasks, checks and environments of pools and datasets.",
+        LOOK,
+    ),
     "env": Lazy(
         "poolmgr.cli.env:command", "Count, explain and pack the environments of task datasets.", LOOK
     ),

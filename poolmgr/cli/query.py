@@ -1,0 +1,202 @@
+"""``poolmgr query``: SQL over a catalogue of pools and datasets."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from poolmgr.catalogue.build import files_of
+from poolmgr.catalogue.query import Limits, run
+from poolmgr.catalogue.schema import EXAMPLES, TABLES
+from poolmgr.cli import options, text
+from poolmgr.cli.output import Output
+from poolmgr.errors import AlreadyExistsError, Exit, UsageError
+from poolmgr.ops.progress import Progress
+from poolmgr.settings import Settings
+
+MAX_SQL = 1 << 20
+FETCH = 10_000
+
+
+@click.command("query")
+@click.argument("sql", required=False, metavar="[SQL|-]")
+@click.option(
+    "-p", "--pool", "pools", multiple=True, metavar="POOL", help="Put this pool into the catalogue."
+)
+@click.option(
+    "-d", "--dataset", "datasets", multiple=True, metavar="DATASET", help="Put this dataset's tasks into it."
+)
+@click.option(
+    "--catalogue", type=click.Path(path_type=Path), metavar="DIR",
+    help="Read this catalogue; with -p or -d make it, and keep it there.",
+)  # fmt: skip
+@click.option("--tables", is_flag=True, help="Show the tables, and a query for each everyday question.")
+@click.option(
+    "--format", "form", type=click.Choice(["table", "csv", "parquet"]), default="table", show_default=True,
+    help="How to print the rows; --json is one document.",
+)  # fmt: skip
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write CSV or Parquet to a new file.",
+)
+@click.option(
+    "--memory-mb", type=click.IntRange(64), default=Limits().memory_mb, show_default=True, metavar="N"
+)
+@click.option(
+    "--timeout", type=click.FloatRange(0.1), default=Limits().seconds, show_default=True, metavar="SECONDS"
+)
+@options.output()
+def query(
+    sql: str | None, pools: tuple[str, ...], datasets: tuple[str, ...], catalogue: Path | None, tables: bool,
+    form: str, output: Path | None, memory_mb: int, timeout: float, out: Output,
+) -> Exit:  # fmt: skip
+    """Run SQL over the blobs, tasks, checks and environments of pools and datasets.
+
+    The tables are built from -p and -d, or read from a catalogue that was made before. The query
+    reads them and can reach nothing else: no files, no network. '-' reads the SQL from stdin.
+    """
+    if tables:
+        _show_tables(out)
+        return Exit.GOOD
+    makes = bool(pools or datasets)
+    if not makes and catalogue is None:
+        raise UsageError("nothing to query", hint="name a pool (-p), a dataset (-d) or a --catalogue DIR")
+    if sql is None and not (makes and catalogue):
+        raise UsageError("no SQL was given", hint="'poolmgr query --tables' shows what there is to ask")
+    if form == "parquet" and output is None:
+        raise UsageError("Parquet is written to a file", hint="give -o FILE")
+    with _catalogue(catalogue, pools, datasets, out.progress()) as (folder, errors):
+        if sql is not None:
+            limits = Limits(memory_mb, timeout, os.cpu_count() or 1)
+            with run(_sql(sql), files_of(folder), limits) as answer:
+                _print(answer, form, output, out)
+        elif catalogue is not None:
+            out.line("made the catalogue:")
+            out.answer(str(catalogue))
+            out.document({"kind": "query", "catalogue": str(catalogue), "errors": errors})
+    if errors:
+        out.warn(f"{text.counted(errors, 'error')} in the datasets: see the column codes of the table tasks")
+    return Exit.BAD if errors else Exit.GOOD
+
+
+def _sql(word: str) -> str:
+    if word != "-":
+        return word
+    given = sys.stdin.read(MAX_SQL + 1)
+    if len(given) > MAX_SQL:
+        raise UsageError(f"the SQL on stdin is longer than {MAX_SQL:,} characters")
+    return given
+
+
+@contextmanager
+def _catalogue(
+    folder: Path | None, pools: tuple[str, ...], datasets: tuple[str, ...], progress: Progress
+) -> Iterator[tuple[Path, int]]:
+    """The catalogue's folder, made first where pools or datasets are named."""
+    if not (pools or datasets):
+        assert folder is not None
+        yield folder, 0
+        return
+    from poolmgr.ops.catalogue import build
+
+    settings = Settings.read()
+    views: list[Any] = []
+    if pools:
+        from poolmgr.ops.view import open_pool
+
+        views = [open_pool(address, settings, on_retry=progress.note) for address in pools]
+    with tempfile.TemporaryDirectory(prefix="poolmgr-catalogue-") as place:
+        made = folder or Path(place) / "catalogue"
+        yield made, build(made, datasets, views, target=settings.daytona_target, progress=progress)
+
+
+def _print(answer: Any, form: str, output: Path | None, out: Output) -> None:
+    columns = [d[0] for d in answer.description]
+    if output is not None:
+        if os.path.lexists(output):
+            raise AlreadyExistsError(f"{output} is there already, and nothing is ever overwritten")
+        count = _to_file(answer, columns, form, output)
+        out.line(f"{text.counted(count, 'row')}:")
+        out.answer(str(output))
+        out.document({"kind": "query", "rows": count, "output": str(output)})
+        return
+    if form == "csv" and not out.json:
+        out.answer(_csv_line(columns))
+        while rows := answer.fetchmany(FETCH):
+            for row in rows:
+                out.answer(_csv_line(row))
+        return
+    rows = answer.fetchall()
+    out.table([["NULL" if v is None else str(v) for v in row] for row in rows], columns)
+    out.line(out.styled(text.counted(len(rows), "row"), "dim"))
+    for row in rows:
+        out.only_quiet(str(row[0]))
+    out.document({"kind": "query", "columns": columns, "rows": [[_plain(v) for v in row] for row in rows]})
+
+
+def _to_file(answer: Any, columns: list[str], form: str, output: Path) -> int:
+    temporary = output.with_name(f".{output.name}.{os.getpid()}.partial")
+    count = 0
+    try:
+        if form == "parquet":
+            import pyarrow.parquet
+
+            table = answer.to_arrow_table()
+            pyarrow.parquet.write_table(table, temporary)
+            count = table.num_rows
+        else:
+            with open(temporary, "x", newline="", encoding="utf-8") as file:
+                writer = csv.writer(file)
+                writer.writerow(columns)
+                while rows := answer.fetchmany(FETCH):
+                    writer.writerows(rows)
+                    count += len(rows)
+        os.link(temporary, output)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return count
+
+
+def _csv_line(row: Any) -> str:
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(row)
+    return line.getvalue()
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    if isinstance(value, list):
+        return [_plain(v) for v in value]
+    return str(value)
+
+
+def _show_tables(out: Output) -> None:
+    for table in TABLES:
+        out.line(out.styled(table.name, "bold") + f": {table.meaning}")
+        out.table([[c.name, c.type, c.meaning] for c in table.columns], indent=2)
+        out.only_quiet(table.name)
+        out.line()
+    for question, sql in EXAMPLES:
+        out.line(out.styled(question, "bold"))
+        out.line("  " + sql.replace("\n", "\n  "))
+        out.line()
+    out.document(
+        {
+            "kind": "query-tables",
+            "tables": {t.name: {c.name: c.type for c in t.columns} for t in TABLES},
+            "examples": dict(EXAMPLES),
+        }
+    )
