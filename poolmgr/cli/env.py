@@ -7,15 +7,26 @@ import click
 from poolmgr.cli.lazy import Lazy, LazyGroup
 
 COMMANDS = {
-    "count": Lazy("poolmgr.cli.env_count:command", "How many distinct environments a dataset needs."),
-    "explain": Lazy(
-        "poolmgr.cli.env_explain:command", "Why a dataset needs as many environments as it does."
+    "count": Lazy(
+        "poolmgr.cli.env_count:command",
+        "Count the distinct environments of datasets, and the Daytona snapshots they need.",
     ),
-    "ls": Lazy("poolmgr.cli.env_show:ls", "List the environments of datasets."),
-    "show": Lazy("poolmgr.cli.env_show:show", "Show one environment: its files, hashes and tasks."),
-    "diff": Lazy("poolmgr.cli.env_show:diff", "Show what differs between two tasks' environments."),
+    "explain": Lazy(
+        "poolmgr.cli.env_explain:command",
+        "Tell why datasets need as many environments as they do, and what would bring the number down.",
+    ),
+    "ls": Lazy(
+        "poolmgr.cli.env_show:ls", "List the environments of datasets, those that most tasks share first."
+    ),
+    "show": Lazy(
+        "poolmgr.cli.env_show:show",
+        "Show one environment: its hashes by every scheme, its files, and the tasks that share it.",
+    ),
+    "diff": Lazy("poolmgr.cli.env_show:diff", "Show what differs between the environments of two tasks."),
     "pack": Lazy("poolmgr.cli.env_pack:pack", "Pack a folder of tasks into a Parquet archive."),
-    "unpack": Lazy("poolmgr.cli.env_pack:unpack", "Unpack a Parquet archive into task folders."),
+    "unpack": Lazy(
+        "poolmgr.cli.env_pack:unpack", "Unpack a Parquet archive into task folders under a new folder."
+    ),
 }
 
 
