@@ -13,14 +13,14 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Sequence
+from functools import cached_property
 from types import FrameType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 import poolmgr
 from poolmgr.cli.lazy import Lazy, LazyGroup
-from poolmgr.cli.output import Output, OutputClosedError
 from poolmgr.errors import (
     CancelledError,
     Exit,
@@ -31,7 +31,10 @@ from poolmgr.errors import (
     SystemRefusedError,
     UsageError,
 )
-from poolmgr.settings import Settings
+
+if TYPE_CHECKING:
+    from poolmgr.cli.output import Output
+    from poolmgr.settings import Settings
 
 DAILY, LOOK, GROW, MORE = "Every day", "Look", "Grow a pool", "More"
 
@@ -99,16 +102,34 @@ class Root(LazyGroup):
 
 
 class Session:
-    """What one run of the command line shares: settings, and the sink once its form is known."""
+    """What one run of the command line shares: settings, and the sink once its form is known.
 
-    def __init__(self, settings: Settings, args: Sequence[str]) -> None:
-        self.settings = settings
-        self.debug = settings.debug
-        # Before parsing, the words alone must do: a usage error under --json is JSON too.
-        words = list(args[: args.index("--")] if "--" in args else args)
-        self.out = self.output(json="--json" in words, quiet=False)
+    Both are made on first need, so that ``--help`` pays for neither.
+    """
+
+    def __init__(self, args: Sequence[str]) -> None:
+        self.words = list(args[: args.index("--")] if "--" in args else args)
+        self.debug = False
+
+    @cached_property
+    def settings(self) -> Settings:
+        from poolmgr.settings import Settings
+
+        return Settings.read()
+
+    @cached_property
+    def out(self) -> Output:
+        """The sink; before parsing the words alone must do: a usage error under --json is JSON too."""
+        return self.output(json="--json" in self.words, quiet=False)
+
+    @property
+    def began(self) -> bool:
+        """Whether anything can have been printed."""
+        return "out" in vars(self)
 
     def output(self, *, json: bool, quiet: bool) -> Output:
+        from poolmgr.cli.output import Output
+
         self.out = Output(
             json=json, quiet=quiet, no_color=self.settings.no_color, secrets=self.settings.secrets
         )
@@ -149,17 +170,16 @@ def run(args: Sequence[str] | None = None) -> NoReturn:
 
 def call(args: Sequence[str]) -> int:
     """Runs one command line, prints whatever it has to say, and returns its exit status."""
-    session = Session(Settings.read(), args)
+    session = Session(args)
     try:
         try:
             result = main.main(list(args), prog_name="poolmgr", standalone_mode=False, obj=session)
             status = int(result) if isinstance(result, int) else int(Exit.GOOD)
-            session.out.flush()
+            if session.began:
+                session.out.flush()
             return status
         except _LeakedError as e:
             raise e.error from None
-    except OutputClosedError:
-        return int(Exit.ERROR)
     except BaseException as e:
         if isinstance(e, SystemExit):
             raise
@@ -167,7 +187,13 @@ def call(args: Sequence[str]) -> int:
 
 
 def _report(session: Session, error: BaseException) -> int:
-    if session.debug and not isinstance(error, KeyboardInterrupt | click.ClickException):
+    from poolmgr.cli.output import OutputClosedError
+
+    if isinstance(error, OutputClosedError):
+        return int(Exit.ERROR)
+    if (session.debug or session.settings.debug) and not isinstance(
+        error, KeyboardInterrupt | click.ClickException
+    ):
         import traceback
 
         session.out.debug("".join(traceback.format_exception(error)).rstrip())
