@@ -58,3 +58,13 @@ class Settings:
             # A shorter value would be a placeholder, and would blot out ordinary words.
             secrets=tuple({v for name in SECRET_NAMES if len(v := env.get(name, "").strip()) >= 8}),
         )
+
+
+def slurm_array() -> dict[str, int] | None:
+    """What Slurm says of the array task that this process is: task, least, most, count, step; else None."""
+    names = {"task": "ID", "least": "MIN", "most": "MAX", "count": "COUNT", "step": "STEP"}
+    found = {key: os.environ.get(f"SLURM_ARRAY_TASK_{name}", "") for key, name in names.items()}
+    found["step"] = found["step"] or "1"
+    if not all(value.isascii() and value.isdigit() and len(value) < 10 for value in found.values()):
+        return None
+    return {key: int(value) for key, value in found.items()}

@@ -70,6 +70,11 @@ COMMANDS: dict[str, Lazy] = {
     "env": Lazy(
         "poolmgr.cli.env:command", "Count, explain and pack the environments of task datasets.", LOOK
     ),
+    "verify": Lazy(
+        "poolmgr.cli.verify:verify",
+        "Say whether images are valid, by their bytes and on request by Apptainer.",
+        LOOK,
+    ),
     "demo": Lazy(
         "poolmgr.cli.demo:demo", "Show what poolmgr does, on a small pool that is made for it.", MORE
     ),

@@ -1,0 +1,186 @@
+"""What ``verify`` is asked to look at: files, folders, lists of both, and blobs of a pool.
+
+A file in a pool is known by its path there, so that what is recorded of it can be compared and
+what is found can be attested.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from poolmgr.errors import BadFileError, IndexInvalidError, UsageError
+from poolmgr.model.blob import INDEX_NAME, STATE_DIR, Blob, path_trouble
+from poolmgr.model.digest import parse_sha256
+from poolmgr.ops.view import PoolView, open_folder
+from poolmgr.store.base import RangeSource
+
+SUFFIXES = (".sif", ".simg", ".img", ".sqfs", ".squashfs")
+"""Names that images have; in a folder, other files are not looked at unless the index names them."""
+MAX_SUMS = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One image to be looked at."""
+
+    shown: str
+    """As the user named it, or its path in the pool."""
+    file: Path | None = None
+    """None for a blob that is reached by byte ranges."""
+    view: PoolView | None = None
+    """The pool that it lies in, where that is known."""
+    path: str | None = None
+    """Its path in that pool."""
+    blob: Blob | None = None
+    """As the pool lists or records it."""
+
+    def remote(self) -> RangeSource:
+        assert self.view is not None
+        assert self.blob is not None
+        return RangeSource(self.view.store, self.blob.path, self.blob.size)
+
+
+class Finder:
+    """Finds targets, and the pool that each belongs to, once for each folder."""
+
+    def __init__(self, attest: Path | None = None, *, keep: bool = False) -> None:
+        self.attest = attest
+        self.keep = keep
+        """Treat a folder that was named as a pool although nothing marks it as one."""
+        self._views: dict[Path, PoolView | None] = {}
+
+    def find(self, words: Iterable[str]) -> Iterator[Target]:
+        """The targets that files and folders lead to, each path once, in order."""
+        seen: set[str] = set()
+        for word in words:
+            path = Path(word)
+            found = (
+                self._folder(path) if path.is_dir() and not _is_sandbox(path) else [self._file(path, word)]
+            )
+            for target in found:
+                if target.shown not in seen:
+                    seen.add(target.shown)
+                    yield target
+
+    def in_pool(self, view: PoolView, words: Iterable[str]) -> Iterator[Target]:
+        """The blobs of ``view`` that ``words`` name (paths or folders in it); all of them without any."""
+        wanted = list(words)
+        listed = view.listing.blobs
+        if not wanted:
+            wanted = sorted(p for p in listed if p.lower().endswith(SUFFIXES) or p in view.index.blobs())
+        for word in wanted:
+            clean = word.rstrip("/")
+            if word in listed:
+                yield self._blob(view, listed[word])
+                continue
+            below = sorted(p for p in listed if p.startswith(clean + "/") and p.lower().endswith(SUFFIXES))
+            if not below:
+                trouble = path_trouble(clean)
+                why = f"the path {trouble}" if trouble else "no such blob or folder"
+                raise BadFileError(
+                    f"{view.address}: {word!r}: {why}", hint="'poolmgr ls' shows what is there"
+                )
+            for path in below:
+                yield self._blob(view, listed[path])
+
+    def _blob(self, view: PoolView, blob: Blob) -> Target:
+        recorded = view.recorded(blob.path) or blob
+        if view.root is not None:
+            return Target(blob.path, view.file(blob.path), view, blob.path, recorded)
+        return Target(blob.path, None, view, blob.path, blob)
+
+    def _file(self, file: Path, shown: str) -> Target:
+        view = self._view_of(Path(os.path.abspath(file)).parent)
+        if view is None or view.root is None:
+            return Target(shown, file)
+        path = os.path.relpath(os.path.abspath(file), os.path.abspath(view.root))
+        if path_trouble(path):
+            return Target(shown, file)
+        return Target(shown, file, view, path, view.recorded(path))
+
+    def _folder(self, folder: Path) -> Iterator[Target]:
+        view = self._view_of(Path(os.path.abspath(folder)), named=self.keep)
+        indexed = _indexed(view)
+        for file in _walk(folder):
+            target = self._file(file, str(file))
+            if file.name.lower().endswith(SUFFIXES) or target.path in indexed:
+                yield target
+
+    def _view_of(self, folder: Path, *, named: bool = False) -> PoolView | None:
+        """The pool that ``folder`` lies in: the nearest folder above with an index or a state folder."""
+        if folder in self._views and not named:
+            return self._views[folder]
+        view: PoolView | None = None
+        marked = (folder / STATE_DIR).is_dir() or (folder / INDEX_NAME).is_file()
+        if marked or named:
+            view = open_folder(folder)
+            if self.attest is not None:
+                view.attest_folder = self.attest
+        elif folder.parent != folder:
+            view = self._view_of(folder.parent)
+        self._views[folder] = view
+        return view
+
+
+def _is_sandbox(path: Path) -> bool:
+    return (path / ".singularity.d").is_dir()
+
+
+def _indexed(view: PoolView | None) -> frozenset[str]:
+    if view is None or view.root is None:
+        return frozenset()
+    try:
+        return frozenset(view.index.blobs())
+    except IndexInvalidError:
+        return frozenset()
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """Every entry below that is no folder, in order; no name that begins with a dot."""
+    with os.scandir(folder) as entries:
+        found = sorted(entries, key=lambda e: e.name)
+    for entry in found:
+        if entry.name.startswith("."):
+            continue
+        path = Path(entry.path)
+        if entry.is_dir(follow_symlinks=False) and not (
+            path.name.lower().endswith(SUFFIXES) and _is_sandbox(path)
+        ):
+            yield from _walk(path)
+        else:
+            yield path
+
+
+def read_sums(file: Path) -> Mapping[str, str]:
+    """Path -> sha256, from a file as ``sha256sum`` writes it; paths relative to the file's folder.
+
+    Raises ``BadFileError`` naming the line that cannot be read.
+    """
+    try:
+        if file.stat().st_size > MAX_SUMS:
+            raise BadFileError(f"{file} is larger than {MAX_SUMS >> 20} MiB")
+        lines = file.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError as e:
+        raise BadFileError(f"--sums {file}: {e.strerror}") from None
+    sums: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        digest, _, name = line.partition(" ")
+        name = name[1:] if name[:1] in (" ", "*") else name
+        escaped = digest.startswith("\\")
+        if escaped:
+            name = name.replace("\\n", "\n").replace("\\\\", "\\")
+        try:
+            value = parse_sha256(digest.lstrip("\\"))
+        except ValueError:
+            name = ""
+        if not name:
+            raise BadFileError(f"{file}:{number}: not a line of sha256sum: {line[:80]!r}")
+        sums[os.path.abspath(file.parent / name)] = value
+    if not sums:
+        raise UsageError(f"--sums {file} holds no sums")
+    return sums

@@ -1,0 +1,363 @@
+"""``verify``: whether images are really valid, file by file, to the level asked for.
+
+Unlike ``audit`` it always looks: what attestations say is not believed, only written anew. A file
+is read at most once, for its hash, its signatures' digests and its data together.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from poolmgr import __version__
+from poolmgr.errors import CredentialsError, PoolError
+from poolmgr.model.attestation import LEVELS, Attestation
+from poolmgr.model.finding import Finding, Level, Severity, Verdict
+from poolmgr.model.stamp import Stamp
+from poolmgr.ops.attest import AttestWriter
+from poolmgr.ops.progress import Progress, Silent
+from poolmgr.ops.targets import Target
+from poolmgr.sif.apptainer import Apptainer, Said
+from poolmgr.sif.check import Report, check
+from poolmgr.sif.data import processors
+from poolmgr.sif.header import finding
+from poolmgr.sif.sniff import sniff_path
+from poolmgr.sif.source import FileSource
+
+REMOTE_JOBS = 8
+_WORST = (Verdict.BAD, Verdict.UNSUPPORTED, Verdict.UNCHECKED, Verdict.PARTIAL)
+_FOREIGN = ("sandbox-folder",)
+_UNREADABLE = ("unreadable", "io-error")
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is to be known of every image."""
+
+    level: Level = Level.MOUNT
+    hashing: bool = False
+    """Compare the sha256 with the one on record, and the signatures' digests."""
+    inspect: bool = False
+    run: bool = False
+    arch: str | None = None
+    allow_legacy: bool = False
+    jobs: int | None = None
+    sums: Mapping[str, str] = field(default_factory=dict)
+    """Absolute path -> the sha256 that the caller gave."""
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The checks that every image must pass."""
+        more = {"hash": self.hashing, "inspect": self.inspect, "run": self.run}
+        return (self.level.value, *(name for name, wanted in more.items() if wanted))
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """What is not looked at, though it could be."""
+        deeper = [level.value for level in Level if level.depth > self.level.depth]
+        return (*deeper, *(name for name in ("hash", "inspect", "run") if name not in self.asked))
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What was found of one image."""
+
+    target: Target
+    size: int | None
+    """Bytes; None when there is no file."""
+    checks: Mapping[str, Verdict]
+    """Check -> its verdict: the levels looked at, and hash, inspect and run where they were done."""
+    findings: tuple[Finding, ...] = ()
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    """Check that was asked for and not done -> why."""
+    arch: str | None = None
+    sha256: str | None = None
+
+    @property
+    def path(self) -> str:
+        return self.target.shown
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst word of any check; ``UNCHECKED`` when one that was asked for was not done."""
+        said = {*self.checks.values(), *(Verdict.UNCHECKED for _ in self.reasons)}
+        return next((v for v in _WORST if v in said), Verdict.OK)
+
+
+@dataclass(frozen=True)
+class Verified:
+    """All results of one run, in the order of the targets."""
+
+    wish: Wish
+    results: tuple[Result, ...]
+    notes: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        """Whether something was looked at and all of it passes."""
+        return bool(self.results) and all(r.verdict.passes for r in self.results)
+
+    def count(self, verdict: Verdict) -> int:
+        return sum(r.verdict is verdict for r in self.results)
+
+
+class Verifier:
+    """One run. ``results`` may be taken as they come; what is proven is attested as it is proven."""
+
+    def __init__(self, wish: Wish, progress: Progress | None = None) -> None:
+        self.wish = wish
+        self.progress = progress or Silent()
+        self.notes: list[str] = []
+        self.versions = {"poolmgr": __version__}
+        self._writers: dict[Path, AttestWriter | None] = {}
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._apptainer = Apptainer.find() if wish.inspect or wish.run else None
+        if self._apptainer is not None:
+            self.versions["apptainer"] = self._apptainer.version
+
+    def verify(self, targets: Sequence[Target]) -> Verified:
+        """Look at every target; see ``results``."""
+        results = tuple(self.results(targets))
+        return Verified(self.wish, results, tuple(dict.fromkeys(self.notes)), self.versions)
+
+    def results(self, targets: Sequence[Target]) -> Iterator[Result]:
+        """The results in the order of ``targets``. What came before Ctrl-C is attested."""
+        jobs = self.wish.jobs or (processors() if all(t.file for t in targets) else REMOTE_JOBS)
+        heavy = self.wish.hashing or self.wish.level is Level.DATA
+        # Few files: one after the other, each on all processors. Many: each on one.
+        at_once = min(jobs, len(targets)) if not heavy or len(targets) >= 2 * jobs else 1
+        threads = max(1, jobs // max(1, at_once))
+        size = sum(_size(t) for t in targets) if heavy else 0
+        self.progress.begin("verifying", files=len(targets), size=size)
+
+        def one(target: Target) -> Result | None:
+            if self._stop.is_set():
+                return None
+            result = self._look(target, threads)
+            if heavy:
+                self.progress.advance(result.size or 0)
+            self.progress.file_done(target.shown)
+            return result
+
+        pool = ThreadPoolExecutor(max(1, at_once), thread_name_prefix="verify")
+        try:
+            for result in pool.map(one, targets):
+                if result is not None:
+                    yield result
+        finally:
+            self._stop.set()
+            pool.shutdown(wait=True, cancel_futures=True)
+            self._close()
+            self.progress.end()
+
+    # --- one image ----------------------------------------------------------------------------------
+
+    def _look(self, target: Target, threads: int) -> Result:
+        if target.file is None:
+            return self._remote(target, threads)
+        wrong = sniff_path(target.file)
+        if wrong is not None:
+            return self._no_file(target, wrong)
+        try:
+            with FileSource(target.file) as source:
+                before = Stamp.of(os.fstat(source.fd))
+                report = self._check(source, self._expected(target), threads)
+                after = Stamp.of(os.fstat(source.fd))
+            if before != after or after != Stamp.of(os.stat(target.file)):
+                return self._unknown(target, "it changed while it was being read")
+        except PermissionError as e:
+            return self._no_file(target, finding("unreadable", str(e.strerror)))
+        except OSError as e:
+            return self._no_file(target, finding("io-error", f"reading failed: {e.strerror}"))
+        result = self._from_report(target, after.size, report)
+        if target.blob is not None and target.blob.size != after.size:
+            wrong = finding(
+                "wrong-size", f"{target.blob.size} bytes are on record, the file has {after.size}"
+            )
+            result = replace(
+                result, findings=(wrong, *result.findings), checks={**result.checks, "listed": Verdict.BAD}
+            )
+        result = self._apptainer_checks(target.file, result)
+        self._attest(target, after, result)
+        return result
+
+    def _check(self, source: FileSource, expected: str | None, threads: int) -> Report:
+        wish = self.wish
+        return check(
+            source, wish.level, arch=wish.arch, allow_legacy=wish.allow_legacy,
+            sha256=expected, hashing=wish.hashing, threads=threads,
+        )  # fmt: skip
+
+    def _expected(self, target: Target) -> str | None:
+        if self.wish.sums and target.file is not None:
+            return self.wish.sums.get(os.path.abspath(target.file))
+        return target.blob.sha256 if target.blob is not None else None
+
+    def _remote(self, target: Target, threads: int) -> Result:
+        assert target.blob is not None
+        wish = self.wish
+        try:
+            report = check(
+                target.remote(), wish.level, arch=wish.arch, allow_legacy=wish.allow_legacy,
+                sha256=target.blob.sha256, hashing=wish.hashing, threads=threads,
+            )  # fmt: skip
+        except CredentialsError:
+            raise
+        except PoolError as e:
+            return self._unknown(target, e.message)
+        result = self._from_report(target, target.blob.size, report)
+        reasons = dict.fromkeys(self._apptainer_names(), "Apptainer reads files only: fetch it first")
+        return replace(result, reasons={**result.reasons, **reasons})
+
+    def _from_report(self, target: Target, size: int, report: Report) -> Result:
+        reasons: dict[str, str] = {}
+        looked = [name for name in report.checks if name in LEVELS]
+        if report.verdict is Verdict.UNCHECKED:
+            said = "; ".join(report.unchecked) or "it could not be looked at"
+            reasons[self.wish.level.value] = said
+        elif looked and looked[-1] != self.wish.level.value and report.verdict.passes:
+            reasons[self.wish.level.value] = f"only {looked[-1]} was looked at"
+        if self.wish.hashing and "hash" not in report.checks and report.verdict is not Verdict.BAD:
+            reasons["hash"] = "no sha256 is on record to compare with"
+        return Result(target, size, report.checks, report.findings, reasons, report.arch, report.sha256)
+
+    def _apptainer_names(self) -> list[str]:
+        return [name for name in ("inspect", "run") if name in self.wish.asked]
+
+    def _apptainer_checks(self, file: Path, result: Result) -> Result:
+        for name in self._apptainer_names():
+            if self._apptainer is None:
+                said = Said(Verdict.UNCHECKED, "neither apptainer nor singularity is installed")
+            elif result.checks.get(Level.MOUNT.value, Verdict.BAD) is Verdict.BAD:
+                said = Said(Verdict.UNCHECKED, "not asked: the image does not pass mount")
+            else:
+                said = self._apptainer.inspect(file) if name == "inspect" else self._apptainer.run_true(file)
+            if said.verdict is Verdict.UNCHECKED:
+                result = replace(result, reasons={**result.reasons, name: said.message})
+            else:
+                result = replace(
+                    result,
+                    checks={**result.checks, name: said.verdict},
+                    findings=(*result.findings, *said.findings),
+                )
+        return result
+
+    def _no_file(self, target: Target, wrong: Finding) -> Result:
+        verdict = Verdict.BAD
+        if wrong.code in _FOREIGN:
+            verdict = Verdict.UNSUPPORTED
+        elif wrong.code in _UNREADABLE:
+            verdict = Verdict.UNCHECKED
+        return Result(target, None, {Level.LISTED.value: verdict}, (wrong,))
+
+    def _unknown(self, target: Target, why: str) -> Result:
+        said = (finding("not-checked", why),)
+        return Result(target, None, {}, said, {self.wish.level.value: why})
+
+    # --- what is remembered -------------------------------------------------------------------------
+
+    def _attest(self, target: Target, stamp: Stamp, result: Result) -> None:
+        view = target.view
+        if view is None or target.path is None or view.identity is None or view.attest_folder is None:
+            return
+        try:
+            writer = self._writer(view.attest_folder)
+            if writer is None:
+                return
+            writer.add(
+                Attestation(
+                    pool=view.identity,
+                    path=target.path,
+                    stamp=stamp,
+                    checks=result.checks,
+                    sha256=result.sha256,
+                    findings=tuple(f for f in result.findings if f.severity is not Severity.NOTE),
+                    arch=result.arch,
+                    versions=self.versions,
+                    time=time.time(),
+                )
+            )
+        except PoolError as e:
+            self._not_kept(view.attest_folder, e.message)
+
+    def _writer(self, folder: Path) -> AttestWriter | None:
+        with self._lock:
+            if folder not in self._writers:
+                nearest = folder
+                while not nearest.exists() and nearest != nearest.parent:
+                    nearest = nearest.parent
+                if os.access(nearest, os.W_OK | os.X_OK):
+                    self._writers[folder] = AttestWriter(folder)
+                else:
+                    self._writers[folder] = None
+                    self.notes.append(f"what was proven is not remembered: {nearest} cannot be written")
+            return self._writers[folder]
+
+    def _not_kept(self, folder: Path, why: str) -> None:
+        with self._lock:
+            self._writers[folder] = None
+            self.notes.append(f"what was proven is not remembered: {why}")
+
+    def _close(self) -> None:
+        for folder, writer in list(self._writers.items()):
+            if writer is not None:
+                try:
+                    writer.close()
+                except PoolError as e:
+                    self._not_kept(folder, e.message)
+        self._writers.clear()
+
+
+def merge(targets: Iterable[Target], wish: Wish) -> Verified:
+    """What the attestations of all shards say together, of every target as it is now.
+
+    A target that no row covers, or whose file changed since, is unchecked.
+    """
+    results = []
+    for target in targets:
+        result = Result(target, None, {}, (), {wish.level.value: "no shard covered it"})
+        if target.file is not None and target.view is not None and target.path is not None:
+            try:
+                st = os.stat(target.file)
+            except OSError:
+                wrong = sniff_path(target.file) or finding("missing", "no such file")
+                results.append(Result(target, None, {Level.LISTED.value: Verdict.BAD}, (wrong,)))
+                continue
+            attested = target.view.attested
+            standing = attested.standing(target.path, st)
+            if standing is not None:
+                reasons = {}
+                level = standing.level
+                if standing.verdict.passes and (level is None or not level.includes(wish.level)):
+                    reasons = {wish.level.value: f"only {level.value if level else 'less'} was looked at"}
+                reasons |= {n: "no shard did it" for n in wish.asked[1:] if n not in standing.checks}
+                result = Result(
+                    target,
+                    st.st_size,
+                    standing.checks,
+                    standing.findings,
+                    reasons,
+                    standing.arch,
+                    standing.sha256,
+                )
+            elif target.path in attested.rows:
+                why = "changed since a shard looked at it"
+                result = Result(target, st.st_size, {}, (), {wish.level.value: why})
+        results.append(result)
+    return Verified(wish, tuple(results))
+
+
+def _size(target: Target) -> int:
+    if target.file is None:
+        return target.blob.size if target.blob is not None else 0
+    try:
+        return target.file.stat().st_size
+    except OSError:
+        return 0
