@@ -14,7 +14,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import unquote, urljoin, urlsplit
 
 from poolmgr.errors import BadFileError, PoolError, RemoteRefusedError, RemoteTroubleError
 from poolmgr.store.base import OnRetry
@@ -26,11 +26,15 @@ SLOWEST = 1024
 """Bytes a second, over a minute; a body that drips more slowly than this has stalled."""
 DRIP_WINDOW = 60.0
 MAX_REDIRECTS = 8
+MAX_CONNECTIONS = 64
 KEEP_LOCATION = 120.0
 """Seconds for which a signed address is used again for more ranges of the same file."""
 MAX_LOCATIONS = 4096
 MAX_SKIPPED = 8 * 1024 * 1024
 """Bytes read and thrown away at most, to reach a range that the server did not honour."""
+
+Origin = tuple[str, str, int]
+"""(scheme, host, port) of a URL."""
 
 _RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
 _UNSATISFIED = re.compile(r"bytes \*/(\d{1,18})")
@@ -94,7 +98,7 @@ class HubHttp:
         self._pace = pace
         self._on_retry = on_retry
         self._locations: dict[str, tuple[str, float]] = {}
-        self._managers: dict[str | None, Any] = {}
+        self._pools: dict[Origin, Any] = {}
         self._lock = threading.Lock()
 
     # --- what the store calls ------------------------------------------------------------------------
@@ -191,8 +195,9 @@ class HubHttp:
             if hub:
                 self._pace.wait()
             try:
-                response = self._manager(target).urlopen(
-                    "GET", target, headers=headers, redirect=False, retries=False,
+                pool = self._connections(target)
+                response = pool.urlopen(
+                    "GET", _request_target(pool, target), headers=headers, redirect=False, retries=False,
                     preload_content=False, decode_content=False,
                 )  # fmt: skip
             except (HTTPError, OSError) as e:
@@ -272,16 +277,18 @@ class HubHttp:
     def _is_hub(self, url: str) -> bool:
         return origin(url) == self._origin
 
-    def _manager(self, url: str) -> Any:
-        """The connection pool for ``url``, behind the proxy that the environment names for it."""
-        parts = urlsplit(url)
-        proxy = None
-        if not urllib.request.proxy_bypass(parts.hostname or ""):
-            proxy = urllib.request.getproxies().get(parts.scheme)
-        with self._lock:
-            if proxy not in self._managers:
-                self._managers[proxy] = _make_manager(proxy)
-            return self._managers[proxy]
+    def _connections(self, url: str) -> Any:
+        """The kept connections to the origin of ``url``, behind the proxy that the environment names.
+
+        Found once an origin: reading the proxies from the environment costs more than a request.
+        """
+        here = origin(url)
+        pool = self._pools.get(here)
+        if pool is None:
+            with self._lock:
+                pool = self._pools.get(here) or _connect(here)
+                self._pools[here] = pool
+        return pool
 
 
 class _Empty:
@@ -289,29 +296,36 @@ class _Empty:
         return b""
 
 
-def _make_manager(proxy: str | None) -> Any:
+def _connect(here: Origin) -> Any:
     import urllib3
     from huggingface_hub.utils import httpx
 
+    scheme, host, port = here
     timeout = urllib3.Timeout(connect=CONNECT_TIMEOUT, read=READ_TIMEOUT)
-    common: dict[str, Any] = {
-        "num_pools": 16, "maxsize": 64, "timeout": timeout, "ssl_context": httpx.create_ssl_context(),
-    }  # fmt: skip
+    common: dict[str, Any] = {"maxsize": MAX_CONNECTIONS, "timeout": timeout}
+    if scheme == "https":
+        common["ssl_context"] = httpx.create_ssl_context()  # the certificates that the client trusts
+    proxy = None if urllib.request.proxy_bypass(host) else urllib.request.getproxies().get(scheme)
     if proxy is None:
-        return urllib3.PoolManager(**common)
-    if "://" not in proxy:
-        proxy = f"http://{proxy}"
+        manager = urllib3.PoolManager(**common)
+    else:
+        manager = _proxy_manager(proxy if "://" in proxy else f"http://{proxy}", common)
+    return manager.connection_from_host(host, port, scheme)
+
+
+def _proxy_manager(proxy: str, common: dict[str, Any]) -> Any:
+    import urllib3
+
     if proxy.startswith("socks"):
         raise RemoteRefusedError(
             f"a SOCKS proxy is set ({redact(proxy)}), which ranged HTTP cannot use",
             hint="set HTTPS_PROXY to an HTTP proxy, or use --transfer xet",
         )
     parts = urlsplit(proxy)
-    auth = (
-        urllib3.make_headers(proxy_basic_auth=f"{parts.username}:{parts.password or ''}")
-        if parts.username
-        else None
-    )
+    auth = None
+    if parts.username:
+        user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        auth = urllib3.make_headers(proxy_basic_auth=user)
     return urllib3.ProxyManager(proxy, proxy_headers=auth, **common)
 
 
@@ -323,8 +337,15 @@ def _give_back(response: Any) -> None:
         response.close()
 
 
-def origin(url: str) -> tuple[str, str, int]:
-    """(scheme, host, port) of a URL."""
+def _request_target(pool: Any, url: str) -> str:
+    """What goes into the request line: all of ``url`` for a proxy that forwards, else path and query."""
+    if pool.proxy is not None and pool.scheme == "http":
+        return url
+    parts = urlsplit(url)
+    return f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
+
+
+def origin(url: str) -> Origin:
     parts = urlsplit(url)
     return (
         parts.scheme,
