@@ -39,7 +39,7 @@ _UNITS = {
 }
 
 
-class Size(click.ParamType):
+class Size(click.ParamType[int]):
     """Bytes, bare or with a unit: ``500MB``, ``2GiB``."""
 
     name = "size"

@@ -7,8 +7,9 @@ import shutil
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -40,6 +41,9 @@ DEFAULT_RESERVE = 1_000_000_000
 """Bytes that a fetch leaves free on the destination's filesystem."""
 QUIET_HOLDER = 30.0
 """Seconds without a change after which a blob that another run is writing is fetched all the same."""
+
+
+Download = Callable[[Blob, Path], None]
 
 
 @dataclass(frozen=True)
@@ -101,8 +105,9 @@ class Fetch:
     view: PoolView
     request: Request
     progress: Progress = field(default_factory=Silent)
-    download: Callable[[Blob, Path], None] | None = None
-    """Another way to bring whole files (Xet); None is ranged reading through the store."""
+    transfer: str = "auto"
+    """``http``: ranged reading through the store; ``xet``: whole files through the Hub's own client;
+    ``auto``: ``http`` unless the request quota demands Xet."""
 
     @cached_property
     def folder(self) -> Folder:
@@ -267,7 +272,7 @@ class Fetch:
         todo = [i for i in plan.items if i.state not in (State.PROVEN, State.LACKING)]
         self.progress.begin("fetching", files=len(todo), size=sum(i.blob.size for i in todo))
         try:
-            with AttestWriter(self.folder.attest) as attest:
+            with AttestWriter(self.folder.attest) as attest, self._way(todo) as download:
                 mover = Mover(
                     store=self.view.store,
                     folder=self.folder,
@@ -277,7 +282,7 @@ class Fetch:
                     partials=partials,
                     allow_legacy=self.request.allow_legacy,
                     stopped=stop.is_set,
-                    download=self.download,
+                    download=download,
                 )
                 try:
                     outcomes = self._run(mover, todo, stop)
@@ -290,6 +295,28 @@ class Fetch:
             self.progress.end()
         fetched = Fetched(plan, tuple(sorted(outcomes, key=lambda o: o.item.blob.path)), ())
         return self._write_locks(fetched)
+
+    @contextmanager
+    def _way(self, todo: list[Item]) -> Iterator[Download | None]:
+        """How whole files come: None for ranged reading, else what brings one (Xet)."""
+        from poolmgr.store.hub import HubStore
+
+        store = self.view.store
+        if self.transfer == "xet" and not isinstance(store, HubStore):
+            raise UsageError(f"{self.view.address} is no Hub repository, so it knows no Xet", hint="--transfer http")
+        coming = [i.blob for i in todo if i.transfer]
+        if not coming or self.transfer == "http" or not isinstance(store, HubStore):
+            yield None
+            return
+        from poolmgr.store.hub_xet import XetDownloader, quota_demands_xet
+
+        if self.transfer == "auto":
+            if not quota_demands_xet(coming, store.quota):
+                yield None
+                return
+            self.progress.note(f"{len(coming):,} requests are more than the server's quota allows now: using Xet")
+        with XetDownloader(store) as xet:
+            yield xet.download
 
     def _run(self, mover: Mover, todo: list[Item], stop: threading.Event) -> list[Outcome]:
         """All items through the workers: copies after what they copy from, held ones last."""
