@@ -88,6 +88,19 @@ def case_clashes(paths: Iterable[str]) -> tuple[tuple[str, ...], ...]:
     return tuple(sorted(tuple(sorted(group)) for group in groups.values() if len(group) > 1))
 
 
+def shown(path: str) -> str:
+    """``path`` fit for a terminal: what is not printable stands as an escape (``\\n``, ``\\xff``)."""
+    if path.isprintable():
+        return path
+    return "".join(c if c.isprintable() else _escape(c) for c in path)
+
+
+def _escape(char: str) -> str:
+    if "\udc80" <= char <= "\udcff":  # a byte of a name that is not UTF-8 (PEP 383)
+        return f"\\x{ord(char) - 0xDC00:02x}"
+    return char.encode("unicode_escape").decode()
+
+
 @dataclass(frozen=True, slots=True)
 class Blob:
     """One file of a pool, as its listing shows it."""
