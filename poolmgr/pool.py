@@ -22,7 +22,7 @@ class Pool:
 
     @classmethod
     def open(cls, address: str | PathLike[str], *, manifest: str | None = None) -> Pool:
-        """The pool at ``address``: a folder, a manifest, ``hf://datasets/ORG/NAME[@REVISION]`` or an fsspec URL.
+        """The pool at ``address``: a folder, manifest, ``hf://datasets/ORG/NAME[@REVISION]`` or fsspec URL.
 
         A folder is opened without reading the environment or touching the network. Raises
         ``PoolNotFoundError``, ``ManifestInvalidError``, ``MirrorInvalidError``.

@@ -65,7 +65,8 @@ class Size(click.ParamType[int]):
 @click.option("--all", "everything", is_flag=True, help="Every variant of the pool.")
 @click.option("--tasks", metavar="FILE", help="Only the tasks named in FILE, one a line ('-': stdin).")
 @click.option("--transfer", type=click.Choice(["auto", "http", "xet"]), default="auto", show_default=True,
-              help="How bytes come from the Hub: ranged HTTP resumes inside a file, Xet needs fewer requests.")  # fmt: skip
+              help="How bytes come from the Hub: ranged HTTP resumes inside a file, "
+              "Xet needs fewer requests.")  # fmt: skip
 @click.option("--rehash", is_flag=True, help="Hash again what was proven before.")
 @click.option(
     "--allow-missing", is_flag=True, help="Fetch what there is although blobs are missing (still exit 3)."
@@ -245,7 +246,8 @@ def _show_certificate(out: Output, run: Fetch, fetched: Fetched) -> None:
     if verdict is Exit.GOOD:
         says = out.styled("proven", "green")
         out.line(
-            f"{says}: all {plan.tasks:,} tasks have their image, {text.counted(len(plan.items), 'blob')}, {text.size(plan.size)}"
+            f"{says}: all {plan.tasks:,} tasks have their image, "
+            f"{text.counted(len(plan.items), 'blob')}, {text.size(plan.size)}"
         )
     elif not_proven == 0:
         out.line("every blob is proven, but: " + "; ".join(str(f) for f in plan.findings))

@@ -50,6 +50,7 @@ COMMANDS: dict[str, Lazy] = {
         "Check that every task of a variant has an image, and that each image is valid.",
         DAILY,
     ),
+    "resolve": Lazy("poolmgr.cli.resolve:resolve", "Print the one image file of a task or reference.", DAILY),
     "status": Lazy(
         "poolmgr.cli.status:status",
         "Show what a pool holds: variants, tasks, blobs, bytes, and room in its directories.",

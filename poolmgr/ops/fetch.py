@@ -140,16 +140,16 @@ class Fetch:
         lacking = plan.of(State.LACKING)
         if lacking and not self.request.allow_missing:
             raise PoolLacksBlobsError(
-                f"{self.view.address} lacks {len(lacking):,} of the {len(plan.items):,} blobs that its own index names; "
-                "nothing was fetched",
+                f"{self.view.address} lacks {len(lacking):,} of the {len(plan.items):,} blobs that its own "
+                "index names; nothing was fetched",
                 hint="tell the pool's owner, or fetch the rest with --allow-missing (still exit 3)",
                 details=[f"{i.blob.path}: {i.finding} (tasks: {', '.join(i.tasks)})" for i in lacking],
             )
         free = self.free()
         if plan.room and plan.room + self.request.reserve > free:
             raise NoSpaceError(
-                f"{self.request.to}: {plan.room:,} bytes are needed and {self.request.reserve:,} are kept in reserve, "
-                f"{free:,} are free; nothing was fetched",
+                f"{self.request.to}: {plan.room:,} bytes are needed and "
+                f"{self.request.reserve:,} are kept in reserve, {free:,} are free; nothing was fetched",
                 hint="free some room, fetch fewer tasks (--tasks), or set a smaller --reserve",
             )
 
@@ -189,7 +189,7 @@ class Fetch:
         return {task: tasks[task] for task in self.request.tasks if task in tasks}
 
     def _check_tasks(self, wanted: Mapping[str, Assignments]) -> None:
-        """Every task that was asked for stands in at least one of the variants, and every variant has some."""
+        """Every task that was asked for stands in at least one of the variants."""
         if self.request.tasks is None:
             return
         known = {task for tasks in wanted.values() for task in tasks}
@@ -198,8 +198,8 @@ class Fetch:
             every = {task for name in wanted for task in self.view.index.variant(name)}
             close = nearest(unknown[0], every) if unknown else []
             raise UnknownTaskError(
-                f"{len(unknown):,} of the {len(self.request.tasks):,} tasks asked for are in none of the variants "
-                + ", ".join(map(repr, wanted)),
+                f"{len(unknown):,} of the {len(self.request.tasks):,} tasks asked for are in none of "
+                f"the variants {', '.join(map(repr, wanted))}",
                 hint=f"nearest to {unknown[0]!r}: {', '.join(close)}"
                 if close
                 else "the list holds one task id a line",
@@ -210,7 +210,7 @@ class Fetch:
         """What the destination holds of each blob."""
         identity = self.folder.identity()
         attested = load(self.folder.attest, identity) if identity is not None else Attested()
-        begun = {key: group for key, group in partials.scan().items()}
+        begun = partials.scan()
         partials.close()
         by_sha256 = self._proven_elsewhere(attested)
         bad = _quarantined(self.folder.quarantine)
@@ -303,7 +303,7 @@ class Fetch:
 
         store = self.view.store
         if self.transfer == "xet" and not isinstance(store, HubStore):
-            raise UsageError(f"{self.view.address} is no Hub repository, so it knows no Xet", hint="--transfer http")
+            raise UsageError(f"{self.view.address} is not on the Hub: no Xet there", hint="--transfer http")
         coming = [i.blob for i in todo if i.transfer]
         if not coming or self.transfer == "http" or not isinstance(store, HubStore):
             yield None
@@ -314,7 +314,7 @@ class Fetch:
             if not quota_demands_xet(coming, store.quota):
                 yield None
                 return
-            self.progress.note(f"{len(coming):,} requests are more than the server's quota allows now: using Xet")
+            self.progress.note(f"{len(coming):,} requests are over the quota that is left: using Xet")
         with XetDownloader(store) as xet:
             yield xet.download
 
@@ -353,7 +353,7 @@ class Fetch:
         return outcome
 
     def _await_others(self, pool: ThreadPoolExecutor, mover: Mover, busy: list[Item]) -> list[Outcome]:
-        """Blobs that another fetch was writing: taken from its result, or fetched here when it falls silent."""
+        """Blobs that another fetch was writing: its result is taken, or it falls silent."""
         if busy:
             self.progress.note(
                 f"waiting for another fetch into {self.request.to}, which is writing {len(busy):,} blobs"
@@ -413,7 +413,8 @@ class Fetch:
                     lock = _joined(old, lock)
                 elif set(old.tasks) - set(lock.tasks):
                     notes.append(
-                        f"{variant}: the tasks fetched before from {old.source} at {old.commit} are no longer in the lock"
+                        f"{variant}: the tasks fetched before from {old.source} "
+                        f"at {old.commit} are no longer in the lock"
                     )
             self.folder.write_lock(lock)
             locked.append(variant)

@@ -104,7 +104,7 @@ class Partials:
                                 st.st_size,
                                 st.st_mtime_ns,
                                 st.st_nlink,
-                            )  # fmt: skip
+                            )
                         )
         except FileNotFoundError:
             return {}
@@ -127,7 +127,7 @@ class Partials:
         return _process_start(partial.pid) != partial.start
 
     def take_over(self, key: str, limit: int, others: Iterable[Partial] | None = None) -> int:
-        """Begin with the best partial of others, of at most ``limit`` bytes; returns the bytes now in ``mine``.
+        """Begin with the longest partial of others up to ``limit`` bytes; returns the bytes in ``mine``.
 
         Whatever they are worth is for the caller to prove.
         """

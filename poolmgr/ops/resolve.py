@@ -15,12 +15,11 @@ from poolmgr.errors import (
     PoolError,
     UsageError,
 )
+from poolmgr.model.blob import check_path
 from poolmgr.model.finding import Finding, Level, Severity
 from poolmgr.model.index import nearest
 from poolmgr.ops.view import PoolView
 from poolmgr.plan.proof import Need, judge
-from poolmgr.sif.check import check
-from poolmgr.sif.source import FileSource
 
 _ERRORS: dict[str, type[PoolError]] = {
     "zero-byte": EmptyFileError,
@@ -47,6 +46,37 @@ def resolve_task(view: PoolView, task: str, variant: str | None = None) -> Path:
             )
         variant = next(iter(paths), None) or next(iter(index.variants))
     return vouch(view, index.blob(variant, task), f"task {task!r} of {variant!r}")
+
+
+def resolve_reference(view: PoolView, reference: str) -> Path:
+    """The image that answers to an image reference, absolute and proven (docs/resolve.md).
+
+    A path that ends in ``.sif`` is passed through if the file is there and is an image. Raises what
+    ``resolve_task`` raises, and ``ReferenceInvalidError`` for a reference that is none.
+    """
+    file = Path(reference)
+    if file.suffix == ".sif" and (file.is_absolute() or file.is_file()):
+        return _path_itself(view, file)
+    match = view.names.find(reference)
+    return vouch(view, match.path, f"reference {reference!r}")
+
+
+def _path_itself(view: PoolView, file: Path) -> Path:
+    """A ``.sif`` path: under the pool's own rules where it lies in the pool, else looked at on the spot."""
+    whole = file.absolute()
+    if view.root is not None and whole.is_relative_to(view.root.absolute()):
+        path = whole.relative_to(view.root.absolute()).as_posix()
+        return vouch(view, check_path(path, "resolve"), f"path {str(file)!r}")
+    try:
+        size = whole.stat().st_size
+    except OSError as e:
+        raise MissError(
+            f"path {str(file)!r}: {e.strerror}", hint="a path is passed through only when the file is there"
+        ) from None
+    if size == 0:
+        raise EmptyFileError(f"path {str(file)!r} has 0 bytes", hint="fetch the blob again")
+    _look(whole, f"path {str(file)!r}", view.manifest.gates.arch)
+    return whole
 
 
 def vouch(view: PoolView, path: str, who: str) -> Path:
@@ -88,6 +118,9 @@ def vouch(view: PoolView, path: str, who: str) -> Path:
 
 def _look(file: Path, where: str, arch: str | None) -> None:
     """Nothing is on record of the file: look at what the kernel would look at (about 0.1 ms)."""
+    from poolmgr.sif.check import check
+    from poolmgr.sif.source import FileSource
+
     try:
         with FileSource(file) as source:
             report = check(source, Level.MOUNT, arch=arch)
@@ -103,7 +136,7 @@ def _through_link(root: Path, file: Path, where: str) -> os.stat_result:
     if not real.is_relative_to(root.resolve()):
         raise MissError(
             f"{where} is a symbolic link that leaves the pool",
-            hint="put the file itself into the pool: a bind mount of the pool does not show the link's target",
+            hint="put the file itself into the pool: a bind mount does not show a link's target",
         )
     return real.stat()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from poolmgr.errors import AlreadyExistsError, MirrorInvalidError
@@ -55,10 +56,8 @@ class State:
         with mapped_os_errors(self.folder):
             self.folder.mkdir(exist_ok=True)
         row = {"schema": 1, "id": secrets.token_hex(16), "created": time.time()}
-        try:
+        with suppress(AlreadyExistsError):
             create_durable(self.identity_file, (json.dumps(row) + "\n").encode())
-        except AlreadyExistsError:
-            pass
         identity = self.identity()
         assert identity is not None
         return identity

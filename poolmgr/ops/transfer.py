@@ -113,7 +113,7 @@ class Mover:
     # --- the ways of an item ---------------------------------------------------------------------
 
     def run(self, item: Item, *, wait: bool = False) -> Outcome:
-        """Carry out one item of the plan. With ``wait`` a blob that another fetch holds is fetched all the same."""
+        """Carry out one item of the plan; with ``wait`` also one that another fetch holds."""
         sent = _Counter()
         try:
             if item.state in (State.PROVEN, State.LACKING):

@@ -14,6 +14,7 @@ from poolmgr.model.lock import Lock
 from poolmgr.model.manifest import Manifest
 from poolmgr.ops.attest import Attested, load
 from poolmgr.ops.state import State
+from poolmgr.plan.resolve import Names
 from poolmgr.settings import Settings
 from poolmgr.store.base import OnRetry, Store
 from poolmgr.store.local import LocalStore
@@ -64,6 +65,12 @@ class PoolView:
     @cached_property
     def listing(self) -> Listing:
         return self.store.list()
+
+    @cached_property
+    def names(self) -> Names:
+        """The look-up tables from image references to blobs."""
+        files = self.index.blobs() | self.listing.blobs.keys()
+        return Names(files, self.manifest, assigned=self.index.blobs(), place=self.address)
 
     @cached_property
     def recorded_blobs(self) -> Mapping[str, Blob]:

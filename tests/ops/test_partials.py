@@ -19,8 +19,8 @@ def leave_partial(folder: Path, data: bytes, *, alive: bool = False) -> subproce
     """Another process writes a partial and dies, or lives until its stdin closes."""
     code = (
         "import sys; from pathlib import Path; from poolmgr.ops.partials import Partials\n"
-        f"p = Partials(Path(sys.argv[1])); p.mine({KEY!r}).write_bytes({data!r}); print('written', flush=True)\n"
-        + ("sys.stdin.read()\n" if alive else "")
+        f"p = Partials(Path(sys.argv[1])); p.mine({KEY!r}).write_bytes({data!r})\n"
+        "print('written', flush=True)\n" + ("sys.stdin.read()\n" if alive else "")
     )
     child = subprocess.Popen(
         [sys.executable, "-c", code, str(folder)],
