@@ -57,7 +57,7 @@ from poolmgr.sif.identity import file_sha256, tree_sha256
 from poolmgr.sif.image import open_image
 from poolmgr.sif.python import Interpreter, find_interpreter
 from poolmgr.sif.source import FileSource
-from poolmgr.store.files import make_dirs, publish, write_durable, writing
+from poolmgr.store.files import make_dirs, mapped_os_errors, publish_durable, write_durable
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -269,7 +269,7 @@ class Derive:
             final = self.request.to / planned.name
             if os.path.lexists(final):
                 return self._keep(planned, final)
-            with writing("write", final), scratch_folder(self.request.to) as scratch:
+            with mapped_os_errors(final), scratch_folder(self.request.to) as scratch:
                 return self._build(planned, final, scratch)
         except PoolError as e:
             return Outcome(planned, Result.FAILED, error=e)
@@ -294,7 +294,7 @@ class Derive:
         notes = check_made(made, recipe.expect, planned.name)
         made.chmod(0o644)
         outcome = self._identified(Outcome(planned, Result.MADE, notes=tuple(notes)), made)
-        publish(made, final)
+        publish_durable(made, final)
         return outcome
 
     def _keep(self, planned: Planned, final: Path) -> Outcome:

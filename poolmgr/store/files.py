@@ -204,6 +204,13 @@ def publish(temp: str | os.PathLike[str], final: str | os.PathLike[str]) -> None
             ) from None
 
 
+def publish_durable(temp: str | os.PathLike[str], final: str | os.PathLike[str]) -> None:
+    """``publish`` of a file that somebody else wrote, with its bytes and its new name on disk."""
+    fsync_file(temp)
+    publish(temp, final)
+    fsync_dir(Path(final).parent)
+
+
 def _link(temp: str | os.PathLike[str], final: str | os.PathLike[str]) -> None:
     try:
         os.link(temp, final)
