@@ -91,9 +91,9 @@ def rows(shape: Shape, opener: Opener) -> Iterator[Row]:
         return
     for name in shape.files:
         for row in read_rows(name, opener):
-            if row.image is None and row.trouble is None and row.task in shape.image_files:
-                row = _from_image_file(row, shape.image_files[row.task], opener)  # noqa: PLW2901
-            yield row
+            files = shape.image_files.get(row.task) if row.task is not None else None
+            bare = files is not None and row.image is None and row.trouble is None
+            yield _from_image_file(row, files, opener) if files is not None and bare else row
 
 
 def task_row(folder: str, names: frozenset[str], opener: Opener) -> Row:

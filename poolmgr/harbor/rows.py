@@ -194,7 +194,7 @@ def _json_rows(name: str, opener: Opener) -> Iterator[Row]:
                 data = file.read(MAX_JSON + 1)
             if len(data) > MAX_JSON:
                 raise RowTroubleError(f"is one JSON list of more than {MAX_JSON} bytes")
-            for number, value in enumerate(load_json(data.removeprefix(b"\xef\xbb\xbf")), 1):  # noqa: B007
+            for number, value in enumerate(load_json(data.removeprefix(b"\xef\xbb\xbf")), 1):
                 yield _json_row(value, f"{name} row {number}")
             return
         with open_lines(name, opener) as file:
