@@ -63,9 +63,25 @@ def parse(data: bytes) -> Dockerfile:
     return Dockerfile(instructions, _directives(text))
 
 
-@lru_cache(maxsize=4096)
+_WORD_WITH_DIGIT = re.compile(rb"\w*\d\w*")
+
+
 def trouble(data: bytes) -> str | None:
-    """Why BuildKit would not parse ``data``, or None; equal texts are parsed once."""
+    """Why BuildKit would not parse ``data``, or None.
+
+    Files of one template, which differ in commits, versions and names with a number, are parsed
+    once: what stands in a word has no say in whether a file parses, but for a heredoc's name.
+    """
+    form = data if b"<<" in data else _WORD_WITH_DIGIT.sub(b"0", data)
+    return None if _parses(form) else _trouble(data)
+
+
+@lru_cache(maxsize=4096)
+def _parses(data: bytes) -> bool:
+    return _trouble(data) is None
+
+
+def _trouble(data: bytes) -> str | None:
     try:
         parse(data)
     except DockerfileError as e:

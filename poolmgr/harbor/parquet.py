@@ -47,8 +47,9 @@ def rows(file: ArchiveFile) -> Iterator[ArchiveRow]:
             table = pyarrow.parquet.ParquetFile(opened, buffer_size=READ_BUFFER, pre_buffer=False)
             _check_columns(table.schema_arrow)
             for batch in table.iter_batches(BATCH, columns=[PATH, BINARY], use_threads=False):
-                for path, data in zip(batch.column(PATH), batch.column(BINARY), strict=True):
-                    yield ArchiveRow(index, path.as_py(), data.as_py())
+                columns = (batch.column(name).to_pylist() for name in (PATH, BINARY))
+                for path, data in zip(*columns, strict=True):
+                    yield ArchiveRow(index, path, data)
                     index += 1
         except (pyarrow.ArrowException, UnicodeDecodeError) as e:
             raise NotArchiveError(f"cannot be read after row {index:,}: {e}" if index else str(e)) from None

@@ -122,11 +122,18 @@ def _number(header: bytes, start: int, length: int, at: int) -> int:
     raw = header[start : start + length]
     if raw[0] == 0x80:
         return int.from_bytes(raw[1:], "big")
-    text = raw.split(b"\0", 1)[0].strip()
+    text = raw.rstrip(b"\0 ")
     try:
-        return int(text, 8) if text else 0
+        value = int(text, 8) if text else 0
     except ValueError:
-        raise TarError(f"byte {at}: a damaged header (a number that is none)") from None
+        text = raw.split(b"\0", 1)[0].strip()
+        try:
+            value = int(text, 8) if text else 0
+        except ValueError:
+            value = -1
+    if value < 0:
+        raise TarError(f"byte {at}: a damaged header (a number that is none)")
+    return value
 
 
 def _decimal(text: str, at: int) -> int:
