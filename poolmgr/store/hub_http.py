@@ -161,7 +161,7 @@ class HubHttp:
                 self._backoff(tried, response.message)
                 continue
             if response.status in (200, 206, 416):
-                return self._body(response, path, byte_range, start), response
+                return self._body(response, path, byte_range, start, past_end=keep), response
             answer = Answer.of(response.status, response.headers, response.read(4096, decode_content=True))
             response.close()
             stale = self._locations.pop(url, None) is not None and response.status in (400, 401, 403)
@@ -234,7 +234,9 @@ class HubHttp:
             self._locations.clear()
         self._locations[url] = (target, time.monotonic() + KEEP_LOCATION)
 
-    def _body(self, response: Any, path: str, byte_range: str | None, start: int) -> HubBody:
+    def _body(
+        self, response: Any, path: str, byte_range: str | None, start: int, *, past_end: bool
+    ) -> HubBody:
         """What the answer claims to be, checked against what was asked."""
         what = f"{self._pool}: reading {path}"
         announced = response.headers.get("Content-Length", "")
@@ -251,7 +253,7 @@ class HubHttp:
             total = int(end[1]) if end else None
             if byte_range is None or (total is not None and start < total):
                 raise RemoteTroubleError(f"{what}: the server says that the range is not in the file")
-            if total is None or start > total:
+            if total is None or (start > total and not past_end):
                 raise BadFileError(f"{what}: it ends before byte {start:,}")
             return HubBody(_Empty(), what, start, 0, total)
         match = _RANGE.fullmatch(said)

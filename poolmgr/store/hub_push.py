@@ -14,6 +14,7 @@ from poolmgr.errors import (
     RemoteRefusedError,
     RemoteTroubleError,
 )
+from poolmgr.model.blob import INDEX_NAME, check_path
 from poolmgr.model.stamp import Stamp
 from poolmgr.store.hub_pace import TRIES, backoff
 
@@ -32,6 +33,9 @@ def push(
     """
     from huggingface_hub import CommitOperationAdd
 
+    for path in files:
+        if path != INDEX_NAME:
+            check_path(path, store.address)
     branch = store.revision or "main"
     if branch == parent:
         raise RemoteRefusedError(
