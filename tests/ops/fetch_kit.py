@@ -38,8 +38,8 @@ def fill(
     return hub.add_repo("datasets", NAME, files, **how)
 
 
-def view_of(hub: Hub, manifest: Manifest | None = None, told: list[str] | None = None) -> PoolView:
-    store = HubStore(NAME, endpoint=hub.url, token=TOKEN, on_retry=(told if told is not None else []).append)
+def view_of(hub: Hub, manifest: Manifest | None = None, token: str | bool = TOKEN) -> PoolView:
+    store = HubStore(NAME, endpoint=hub.url, token=token)
     return PoolView(ADDRESS, store, manifest or Manifest())
 
 
