@@ -13,6 +13,7 @@ from poolmgr.errors import (
     InvalidImageError,
     MissError,
     PoolError,
+    UnknownTaskError,
     UsageError,
 )
 from poolmgr.model.blob import check_path
@@ -45,7 +46,18 @@ def resolve_task(view: PoolView, task: str, variant: str | None = None) -> Path:
                 details=[f"{v}: {p}" for v, p in paths.items()],
             )
         variant = next(iter(paths), None) or next(iter(index.variants))
-    return vouch(view, index.blob(variant, task), f"task {task!r} of {variant!r}")
+    lock = view.locks.get(variant)
+    try:
+        path = index.blob(variant, task)
+    except UnknownTaskError as e:
+        if lock is None or not lock.subset:
+            raise
+        raise UnknownTaskError(
+            f"{e.message}: this mirror holds {len(lock.tasks):,} of {lock.total_tasks:,} tasks",
+            hint=e.hint or "fetch the task too ('poolmgr fetch --tasks')",
+            details=e.details,
+        ) from None
+    return vouch(view, path, f"task {task!r} of {variant!r}")
 
 
 def resolve_reference(view: PoolView, reference: str) -> Path:

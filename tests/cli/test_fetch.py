@@ -87,7 +87,7 @@ def test_a_subset_says_so_everywhere(hub: Hub, poolmgr: RunPoolmgr, tmp_path: Pa
     (tmp_path / "mine.txt").write_text("task_1\n\ntask_2\n")
     done = poolmgr("fetch", "original", "--tasks", "mine.txt", "-p", ADDRESS, "--to", "sifs", env=hub.env())
     assert "2 of 5 tasks" in done.stdout
-    assert "2 of 5 tasks" in poolmgr("status", "-p", "sifs").stdout
+    assert "2 of 5" in poolmgr("status", "-p", "sifs").stdout
     whole = poolmgr("audit", "original", "-p", "sifs")
     assert whole.returncode == 3
     assert "2 of 5 tasks" in whole.stdout
