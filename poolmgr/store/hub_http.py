@@ -198,6 +198,7 @@ class HubHttp:
                 pool = self._connections(target)
                 response = pool.urlopen(
                     "GET", _request_target(pool, target), headers=headers, redirect=False, retries=False,
+                    assert_same_host=False,
                     preload_content=False, decode_content=False,
                 )  # fmt: skip
             except (HTTPError, OSError) as e:

@@ -48,7 +48,16 @@ _SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_TOKEN")
 
 def quota_demands_xet(blobs: Collection[Blob], quota: Quota | None) -> bool:
     """Whether one request a file would use up the quota, and Xet can bring every one of ``blobs``."""
-    return quota is not None and len(blobs) > quota.remaining and all(b.xet_hash for b in blobs)
+    if quota is None or len(blobs) <= quota.remaining:
+        return False
+    return all(b.xet_hash for b in blobs) and xet_available()
+
+
+def xet_available() -> bool:
+    """Whether hf_xet is installed and not switched off (HF_HUB_DISABLE_XET, as the client read it)."""
+    from huggingface_hub import constants
+
+    return not constants.HF_HUB_DISABLE_XET and importlib.util.find_spec("hf_xet") is not None
 
 
 @dataclass
@@ -63,9 +72,7 @@ class XetDownloader:
     """Downloads for many threads through one child; a context manager that ends it."""
 
     def __init__(self, store: HubStore, *, stall: float = STALL) -> None:
-        from huggingface_hub import constants
-
-        if constants.HF_HUB_DISABLE_XET or importlib.util.find_spec("hf_xet") is None:
+        if not xet_available():
             raise MissingToolError(
                 "hf_xet is not installed, or HF_HUB_DISABLE_XET is set", hint="use --transfer http"
             )

@@ -9,6 +9,7 @@ import contextlib
 import os
 import select
 import socket
+import ssl
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -60,6 +61,8 @@ class Response:
     """Send the body in chunks, with no Content-Length."""
     drip: float = 0.0
     """Seconds before each next byte of the body."""
+    tunnel: int | None = None
+    """A port of this machine to which the connection is joined from now on (CONNECT)."""
     drop: bool = False
     """Close without a word."""
 
@@ -70,12 +73,15 @@ Handler = Callable[[Request], Response]
 class Server:
     """Listens on a port of 127.0.0.1 from its construction until ``close``."""
 
-    def __init__(self, origin: str, handle: Handler, port: int = 0) -> None:
+    def __init__(
+        self, origin: str, handle: Handler, port: int = 0, tls: ssl.SSLContext | None = None
+    ) -> None:
         self.origin = origin
         self._handle = handle
         self._listener = socket.create_server(("127.0.0.1", port), backlog=256)
         self.port: int = self._listener.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
+        self._tls = tls
+        self.url = f"http{'s' if tls else ''}://127.0.0.1:{self.port}"
         self._connections: set[socket.socket] = set()
         self._closing = threading.Event()
         self.accepted = 0
@@ -104,6 +110,8 @@ class Server:
 
     def _serve(self, connection: socket.socket) -> None:
         try:
+            if self._tls is not None:
+                connection = self._tls.wrap_socket(connection, server_side=True)
             buffer = b""
             while True:
                 request, buffer = self._read(connection, buffer)
@@ -141,6 +149,10 @@ class Server:
         """Send the answer; False when the connection ends with it."""
         answer = self._handle(request)
         if answer.drop:
+            return False
+        if answer.tunnel is not None:
+            connection.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            _join(connection, answer.tunnel)
             return False
         body = answer.body
         size = body.length if isinstance(body, FilePart) else len(body)
@@ -180,6 +192,21 @@ class Server:
         while not self._closing.is_set():
             ready, _, _ = select.select([connection], [], [], 0.1)
             if ready and not connection.recv(65536):
+                return
+
+
+def _join(connection: socket.socket, port: int) -> None:
+    """Carry bytes both ways until either side hangs up."""
+    with socket.create_connection(("127.0.0.1", port)) as other:
+        pairs = {connection: other, other: connection}
+        while True:
+            ready, _, _ = select.select(list(pairs), [], [], 30)
+            for side in ready:
+                data = side.recv(65536)
+                if not data:
+                    return
+                pairs[side].sendall(data)
+            if not ready:
                 return
 
 

@@ -11,6 +11,7 @@ import argparse
 import hashlib
 import json
 import os
+import ssl
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -43,7 +44,9 @@ class Logged:
 class Hub:
     """``add_repo`` fills it, ``fault`` spoils it, ``log`` remembers. ``url`` is its HF_ENDPOINT."""
 
-    def __init__(self, *, port: int = 0, tokens: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, *, port: int = 0, tokens: Mapping[str, str] | None = None, tls: ssl.SSLContext | None = None
+    ) -> None:
         self.tokens = dict(tokens or {TOKEN: "acme"})
         """Token -> name of its user; who has one may write and sees private and gated repositories."""
         self.outsiders: set[str] = set()
@@ -54,8 +57,8 @@ class Hub:
         """Headers for every answer of the API port, such as RateLimit."""
         self.xet_root: Path | None = None
         self.faults = Faults()
-        self.api = Server("api", self._handle, port)
-        self.cdn = Server("cdn", self._handle)
+        self.api = Server("api", self._handle, port, tls)
+        self.cdn = Server("cdn", self._handle, tls=tls)
         self.url = self.api.url
 
     def close(self) -> None:

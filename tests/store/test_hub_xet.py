@@ -165,12 +165,14 @@ def test_pushing_by_xet(hub: Hub, repo: Repo) -> None:
     assert not hub.requests(method="PUT")
 
 
-def test_when_the_quota_demands_xet() -> None:
+def test_when_the_quota_demands_xet(monkeypatch: pytest.MonkeyPatch) -> None:
     blobs = [Blob(f"{n}.sif", 1, "0" * 64, xet_hash="1" * 64) for n in range(10)]
     assert not quota_demands_xet(blobs, None)
     assert not quota_demands_xet(blobs, Quota(10, 0.0, 5000))
     assert quota_demands_xet(blobs, Quota(9, 0.0, 5000))
     assert not quota_demands_xet([*blobs, Blob("x.sif", 1)], Quota(9, 0.0, 5000))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
+    assert not quota_demands_xet(blobs, Quota(9, 0.0, 5000))
 
 
 def test_the_quota_is_known_after_the_index_was_read(hub: Hub) -> None:
