@@ -81,12 +81,17 @@ class Partials:
         """The path at which this run writes the blob with this key."""
         return self.folder / f"{key}.{self._suffix}"
 
-    def scan(self) -> dict[str, list[Partial]]:
-        """Key -> every partial file there is, the longest first; files of other names are not ours."""
+    def scan(self, only: str = "") -> dict[str, list[Partial]]:
+        """Key -> every partial file there is, the longest first; files of other names are not ours.
+
+        With ``only``, no other file than those of keys that begin so is looked at.
+        """
         found: dict[str, list[Partial]] = defaultdict(list)
         try:
             with os.scandir(self.folder) as entries:
                 for entry in entries:
+                    if not entry.name.startswith(only):
+                        continue
                     match = _NAME.fullmatch(entry.name)
                     if match is None or not entry.is_file(follow_symlinks=False):
                         continue
@@ -113,7 +118,7 @@ class Partials:
         return found
 
     def of(self, key: str) -> list[Partial]:
-        return self.scan().get(key, [])
+        return self.scan(key).get(key, [])
 
     def is_mine(self, partial: Partial) -> bool:
         return partial.run == self.run and partial.domain == self.domain
