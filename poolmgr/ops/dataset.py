@@ -54,10 +54,12 @@ def open_dataset(address: str, settings: Settings, *, on_retry: OnRetry | None =
     except PoolNotFoundError as e:
         raise DatasetInvalidError(e.message, hint=e.hint) from None
     shape = shape_of(listing.blobs, store.address)
-    return Dataset(store.address, tuple(rows(shape, _opener(store, listing.blobs))), shape.skipped)
+    return Dataset(store.address, tuple(rows(shape, opener_of(store, listing.blobs))), shape.skipped)
 
 
-def _opener(store: Store, files: Mapping[str, Blob]) -> Opener:
+def opener_of(store: Store, files: Mapping[str, Blob]) -> Opener:
+    """Opens the listed files of a store by name, for reading anywhere by ranges."""
+
     def opener(name: str) -> BinaryIO:
         return cast(BinaryIO, io.BufferedReader(_StoreFile(store, name, files[name].size), BUFFER))
 

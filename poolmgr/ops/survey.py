@@ -7,16 +7,29 @@ process and with many.
 from __future__ import annotations
 
 import multiprocessing
+import re
 import signal
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 
+from poolmgr.errors import DatasetInvalidError, PoolNotFoundError
 from poolmgr.harbor.archive import Limits
+from poolmgr.harbor.parquet import ArchiveFile
 from poolmgr.harbor.source import Found, Part, Work, discover, tasks, to_do, without_doubles
 from poolmgr.model.environment import NotTask, Scheme, Task
+from poolmgr.ops.dataset import opener_of
 from poolmgr.ops.progress import Progress, Silent
+from poolmgr.settings import Settings
+from poolmgr.store.address import file_url_path, is_url, printable
+from poolmgr.store.base import OnRetry
+from poolmgr.store.locate import locate
+
+_HUB = re.compile(
+    r"(?P<repository>hf://(?:datasets/|spaces/|models/)?[^/@?#]+/[^/@?#]+(?:@[^/?#]+)?)(?P<path>/[^?#]*)?"
+)
 
 CHUNK_ITEMS = 64
 CHUNK_BYTES = 8 << 20
@@ -24,27 +37,58 @@ FEW = 400
 """Up to so many folders one process is quicker than starting several."""
 
 
-def find(addresses: Sequence[str]) -> list[Part]:
+def find(
+    addresses: Sequence[str], settings: Settings | None = None, *, on_retry: OnRetry | None = None
+) -> list[Part]:
     """The parts of every dataset; equal names are told apart by their addresses.
 
-    Raises ``DatasetInvalidError`` for an address under which there can be no task.
+    ``settings`` are needed for addresses with a scheme; None reads them. Raises
+    ``DatasetInvalidError`` for an address under which there can be no task.
     """
     labels = [_label(address) for address in addresses]
     parts: list[Part] = []
     for address, label in zip(addresses, labels, strict=True):
-        parts += _parts(address, address if labels.count(label) > 1 else label)
+        label = printable(address) if labels.count(label) > 1 else label
+        if is_url(address) and file_url_path(address) is None:
+            parts += _remote(address, label, settings or Settings.read(), on_retry)
+        else:
+            parts += discover(Path(file_url_path(address) or address).expanduser(), label)
     return parts
 
 
 def _label(address: str) -> str:
-    if address.startswith("hf://"):
-        return address.removeprefix("hf://").removeprefix("datasets/").rstrip("/")
-    path = Path(address).resolve()
+    if is_url(address):
+        return printable(address).partition("://")[2].removeprefix("datasets/").rstrip("/")
+    path = Path(address).expanduser().resolve()
     return path.parent.name if path.suffix in (".parquet", ".json", ".toml") else path.name
 
 
-def _parts(address: str, label: str) -> list[Part]:
-    return discover(Path(address), label)
+def _remote(address: str, label: str, settings: Settings, on_retry: OnRetry | None) -> list[Part]:
+    """The archives in a repository or bucket, each folder of them a sub-dataset."""
+    match = _HUB.fullmatch(address)
+    where, below = (match["repository"], (match["path"] or "").strip("/")) if match else (address, "")
+    try:
+        store = locate(where, settings, on_retry=on_retry).store
+        files = store.list().blobs
+    except PoolNotFoundError as e:
+        raise DatasetInvalidError(e.message, hint=e.hint) from None
+    opener = opener_of(store, files)
+    inside = [p for p in sorted(files) if not below or p == below or p.startswith(f"{below}/")]
+    parts = []
+    for path in inside:
+        if path.endswith(".parquet"):
+            archive = ArchiveFile(f"{store.address}/{path}", partial(opener, path))
+            folder = path[len(below) :].strip("/").rpartition("/")[0]
+            folder = "" if folder == "data" else folder.removesuffix("/data")
+            parts.append(Part(f"{label}/{folder}" if folder else label, archive.name, archive=archive))
+    if not parts:
+        is_folders = any(p.endswith("/task.toml") for p in inside)
+        raise DatasetInvalidError(
+            f"{printable(address)}: no .parquet file"
+            + (", only task folders, which are not read file by file from afar" if is_folders else ""),
+            hint="download the folder first, and name it here" if is_folders else "",
+        )
+    return parts
 
 
 def stream(
