@@ -147,6 +147,12 @@ _define(
     "The directory has no room left under the Hub's 10,000 entries.",
     "'poolmgr push' opens the next batch by itself.",
 )
+_define("bad-transfer", _E, "What arrived is not what the server announced.", _FETCH)
+_define("bad-file", _E, "The pool's file cannot be read.", "See the message.")
+_define("no-such-file", _E, "The listing has the file, the server does not give it.", _FETCH)
+_define("credentials", _E, "The server refused this user the file.", "Log in, or ask for access.")
+_define("remote-refused", _E, "The server's answer about the file is final.", "See the server's words.")
+_define("remote-trouble", _E, "Passing trouble outlasted the retries.", "Run the same command again.")
 _define("quarantined", _E, "The right bytes arrived, and they are no valid image.", _POOL)
 _define(
     "changed-since-proven", _E, "The file is not the one that was proven.", "'poolmgr audit' hashes it again."
