@@ -1,4 +1,4 @@
-"""A recipe: the TOML file that says how images are derived from others (docs/derive.md).
+"""A recipe: the TOML file that says how images are derived from others (docs/cli/derive.md).
 
 Unknown keys are errors that name the nearest known key. Every refusal names its line.
 """
@@ -22,7 +22,7 @@ DEFAULT_WHEELS = "wheels"
 METHODS = ("auto", "overlay", "rebuild")
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,39}")
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-_HINT = "see docs/derive.md"
+_HINT = "see docs/cli/derive.md"
 
 
 @dataclass(frozen=True, slots=True)

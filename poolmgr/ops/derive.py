@@ -173,7 +173,7 @@ class Derive:
         found = works(recipe, tasks)
         if not found:
             raise NothingComparedError(
-                f"the recipe has no step for any of the {len(tasks):,} tasks", hint="see docs/derive.md"
+                f"the recipe has no step for any of the {len(tasks):,} tasks", hint="see docs/cli/derive.md"
             )
         return found
 
