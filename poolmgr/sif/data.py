@@ -23,6 +23,9 @@ from poolmgr.sif.source import Source
 from poolmgr.sif.tables import SIZE_BITS, STORED_BLOCK, Tables
 
 PIECE = 1 << 21
+"""Bytes of a piece at most; less where a file would not give work to every thread."""
+PIECES = 64
+LEAST_PIECE = 1 << 18
 GAP = 1 << 16
 """Unused bytes between two blocks that are read over rather than skipped."""
 MAX_FINDINGS = 10
@@ -97,7 +100,8 @@ def read_through(
     threads = threads or processors()
     with ThreadPoolExecutor(threads, thread_name_prefix="unpack") as pool:
         ahead: set[Future[Outcome]] = set()
-        for piece in _pieces(filesystems, digests, outcome):
+        size = min(PIECE, max(LEAST_PIECE, source.size // PIECES))
+        for piece in _pieces(filesystems, digests, outcome, size):
             if outcome.bad_blocks >= MAX_FINDINGS and not digests:
                 break
             data = source.read_at(piece.start, piece.end - piece.start)
@@ -139,7 +143,7 @@ def _keys(tables: Tables) -> list[int]:
 
 
 def _pieces(
-    filesystems: Sequence[Filesystem], digests: Sequence[Digest], outcome: Outcome
+    filesystems: Sequence[Filesystem], digests: Sequence[Digest], outcome: Outcome, size: int
 ) -> Iterator[_Piece]:
     """What to read, front to back: all blocks, and all that is hashed."""
     at = 0
@@ -155,7 +159,7 @@ def _pieces(
                 message = f"the block at {start - base} overlaps the one before it"
                 outcome.findings.append(finding("sq-overlap", message, filesystems[number].where))
                 return
-            if piece is None or start - piece.end > GAP or end - piece.start > PIECE:
+            if piece is None or start - piece.end > GAP or end - piece.start > size:
                 if piece is not None:
                     yield piece
                     at = piece.end

@@ -227,7 +227,7 @@ def test_a_small_file_that_unpacks_without_end_costs_little(unit: str, inodes: i
 
 
 def test_a_big_image_is_read_in_little_memory(tmp_path: Path) -> None:
-    """3.5 GB of content, some of it in blocks; benchmarks/verify.py --memory does it with 3.5 GB of blocks."""
+    """3.5 GB of content, some of it in blocks; benchmarks/bench_verify.py does it with 3.5 GB of blocks."""
     images.need("mksquashfs")
     root = tmp_path / "root"
     root.mkdir()
