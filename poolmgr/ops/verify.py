@@ -137,20 +137,24 @@ class Verifier:
         size = sum(_size(t) for t in targets) if heavy else 0
         self.progress.begin("verifying", files=len(targets), size=size)
 
-        def one(target: Target) -> Result | None:
-            if self._stop.is_set():
-                return None
-            result = self._look(target, threads)
-            if heavy:
-                self.progress.advance(result.size or 0)
-            self.progress.file_done(target.shown)
-            return result
+        def several(chunk: Sequence[Target]) -> list[Result]:
+            results = []
+            for target in chunk:
+                if self._stop.is_set():
+                    break
+                results.append(self._look(target, threads))
+                if heavy:
+                    self.progress.advance(results[-1].size or 0)
+                self.progress.file_done(target.shown)
+            return results
 
+        # a glance takes less time than handing it to a thread
+        step = 1 if heavy or self._apptainer_names() else max(1, min(64, len(targets) // (8 * at_once + 1)))
+        chunks = [targets[i : i + step] for i in range(0, len(targets), step)]
         pool = ThreadPoolExecutor(max(1, at_once), thread_name_prefix="verify")
         try:
-            for result in pool.map(one, targets):
-                if result is not None:
-                    yield result
+            for results in pool.map(several, chunks):
+                yield from results
         finally:
             self._stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
