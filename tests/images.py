@@ -23,7 +23,7 @@ _INSTALL = {
     "gensquashfs": "apt-get install squashfs-tools-ng",
     "tar2sqfs": "apt-get install squashfs-tools-ng",
     "busybox": "apt-get install busybox-static",
-    "gpg": "apt-get install gnupg",
+    "openssl": "apt-get install openssl",
 }
 
 

@@ -42,6 +42,7 @@ MAX_LIST = 64 << 20
               help="Hashes as sha256sum writes them (implies --hash).")  # fmt: skip
 @click.option("--inspect", is_flag=True, help="'apptainer inspect' must pass too.")
 @click.option("--run", "running", is_flag=True, help="'apptainer exec IMAGE true' must pass too.")
+@click.option("--identity", is_flag=True, help="Show the sha256 of file, partition and tree of each image.")
 @click.option("--allow-legacy", is_flag=True, help="Take bare and Singularity 2 squashfs images for valid.")
 @click.option("--shard", metavar="I/N", help="Only the I-th of N stable slices; auto/N in a Slurm array.")
 @click.option("--merge", "merging", is_flag=True, help="Look at nothing: join what all shards found.")
@@ -51,8 +52,8 @@ MAX_LIST = 64 << 20
 @options.output(lines=True)
 def verify(
     paths: tuple[str, ...], pool: str | None, level: str | None, hashing: bool, sha256: str | None,
-    sums: Path | None, inspect: bool, running: bool, allow_legacy: bool, shard: str | None, merging: bool,
-    arch: str | None, attest: Path | None, jobs: int | None, out: Output,
+    sums: Path | None, inspect: bool, running: bool, identity: bool, allow_legacy: bool, shard: str | None,
+    merging: bool, arch: str | None, attest: Path | None, jobs: int | None, out: Output,
 ) -> Exit:  # fmt: skip
     """Say whether images are valid: the bytes themselves are read, Apptainer is not needed.
 
@@ -73,6 +74,7 @@ def verify(
         hashing=hashing or sha256 is not None or sums is not None,
         inspect=inspect,
         run=running,
+        identities=identity,
         arch=arch or host_arch(),
         allow_legacy=allow_legacy,
         jobs=jobs,
@@ -154,6 +156,8 @@ def _show(out: Output, result: Result) -> None:
     }
     if result.sha256 is not None:
         row["sha256"] = result.sha256
+    if result.identities:
+        row["identities"] = dict(result.identities)
     out.row("image", **row)
     if not result.verdict.passes:
         out.only_quiet(result.path)
@@ -163,6 +167,7 @@ def _show(out: Output, result: Result) -> None:
     deepest = levels[-1] if levels else "nothing"
     what = f"{deepest}, {done}" if done else deepest
     said = [f"{f.code}: {f}" for f in sorted(result.findings, key=_gravity)]
+    said += [f"{name} {value}" for name, value in result.identities.items()]
     said += [f"{name} not checked: {why}" for name, why in result.reasons.items()]
     out.line(
         f"{verdict} {text.name(result.path)}  [{what}]" + "".join(f"\n{'':11} {text.name(s)}" for s in said)

@@ -25,9 +25,12 @@ from poolmgr.ops.targets import Target
 from poolmgr.sif.apptainer import Apptainer, Said
 from poolmgr.sif.check import Report, check
 from poolmgr.sif.data import processors
-from poolmgr.sif.header import finding
+from poolmgr.sif.header import finding, read_container
+from poolmgr.sif.identity import file_sha256, partition_sha256, tree_sha256
+from poolmgr.sif.image import open_image
 from poolmgr.sif.sniff import sniff_path
 from poolmgr.sif.source import FileSource
+from poolmgr.sif.squashfs import DamageError
 
 REMOTE_JOBS = 8
 _WORST = (Verdict.BAD, Verdict.UNSUPPORTED, Verdict.UNCHECKED, Verdict.PARTIAL)
@@ -44,6 +47,8 @@ class Wish:
     """Compare the sha256 with the one on record, and the signatures' digests."""
     inspect: bool = False
     run: bool = False
+    identities: bool = False
+    """Compute the three identities of every image that passes; they judge nothing."""
     arch: str | None = None
     allow_legacy: bool = False
     jobs: int | None = None
@@ -77,6 +82,8 @@ class Result:
     """Check that was asked for and not done -> why."""
     arch: str | None = None
     sha256: str | None = None
+    identities: Mapping[str, str] = field(default_factory=dict)
+    """``file_sha256``, ``partition_sha256`` and ``tree_sha256``, where they were asked for and exist."""
 
     @property
     def path(self) -> str:
@@ -189,6 +196,8 @@ class Verifier:
                 result, findings=(wrong, *result.findings), checks={**result.checks, "listed": Verdict.BAD}
             )
         result = self._apptainer_checks(target.file, result)
+        if self.wish.identities:
+            result = self._identities(target.file, result, threads)
         self._attest(target, after, result)
         return result
 
@@ -252,6 +261,19 @@ class Verifier:
                     findings=(*result.findings, *said.findings),
                 )
         return result
+
+    def _identities(self, file: Path, result: Result, threads: int) -> Result:
+        try:
+            with FileSource(file) as source:
+                found = {"file_sha256": result.sha256 or file_sha256(source)}
+                partition = partition_sha256(source, read_container(source))
+                if partition is not None:
+                    found["partition_sha256"] = partition
+                if result.checks.get(Level.MOUNT.value, Verdict.BAD) is not Verdict.BAD:
+                    found["tree_sha256"] = tree_sha256(open_image(source), threads=threads)
+        except (PoolError, DamageError, OSError) as e:
+            return replace(result, reasons={**result.reasons, "identity": str(e)})
+        return replace(result, identities=found)
 
     def _no_file(self, target: Target, wrong: Finding) -> Result:
         verdict = Verdict.BAD

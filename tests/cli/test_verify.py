@@ -18,6 +18,7 @@ import pytest
 
 from tests import images
 from tests.conftest import ROOT
+from tests.loopback.hub import Hub
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -117,6 +118,27 @@ def test_apptainer(poolmgr: Run, pool: Path, tmp_path: Path) -> None:
     )
     assert done.returncode == 3
     assert "neither apptainer nor singularity is installed" in done.stdout
+
+
+def test_identities(poolmgr: Run, pool: Path, good: Path) -> None:
+    found, _ = rows(poolmgr("verify", "--json", "--identity", pool))
+    a, b = found["a.sif"]["identities"], found["b.sif"]["identities"]
+    assert a["file_sha256"] == hashlib.sha256(good.read_bytes()).hexdigest() != b["file_sha256"]
+    assert (a["partition_sha256"], a["tree_sha256"]) == (b["partition_sha256"], b["tree_sha256"])
+    assert "identities" not in found["cut.sif"]
+
+
+def test_a_remote_pool_is_read_by_ranges(poolmgr: Run, hub: Hub, good: Path) -> None:
+    data = good.read_bytes()
+    index = json.dumps({"v": {"t1": "a.sif", "t2": "b.sif"}}).encode()
+    hub.add_repo("datasets", "acme/pool", {"a.sif": data, "b.sif": data[:-1], "task_to_blob.json": index})
+    address = "hf://datasets/acme/pool"
+    found, _ = rows(poolmgr("verify", "--json", "-p", address, env=hub.env()))
+    assert {n: r["verdict"] for n, r in found.items()} == {"a.sif": "ok", "b.sif": "bad"}
+    assert all(r.range for r in hub.requests("a.sif", origin="cdn"))
+    done = poolmgr("verify", "--json", "--hash", "--level", "data", "-p", address, "a.sif", env=hub.env())
+    found, _ = rows(done)
+    assert found["a.sif"]["checks"]["data"] == found["a.sif"]["checks"]["hash"] == "ok"
 
 
 def test_nothing_to_look_at_is_a_failure(poolmgr: Run, tmp_path: Path) -> None:
