@@ -299,7 +299,7 @@ def _copy(source: Path, fd: int, final: Path) -> None:
     with reader:
         before = os.fstat(reader.fileno())
         done = 0
-        while True:
+        while done <= before.st_size:  # a file that grows all the time has no end
             try:
                 chunk = reader.read(CHUNK)
             except OSError as e:
