@@ -135,3 +135,13 @@ class Listing:
         """A path of this listing that differs from ``path`` only by case or Unicode form."""
         key = fold(path)
         return next((p for p in self.blobs if p != path and fold(p) == key), None)
+
+    def troubled_above(self, path: str) -> Blob | None:
+        """The entry for a folder above ``path`` that could not be looked into, if there is one."""
+        parent = path.rpartition("/")[0]
+        while parent:
+            entry = self.blobs.get(parent)
+            if entry is not None and entry.trouble is not None:
+                return entry
+            parent = parent.rpartition("/")[0]
+        return None

@@ -129,6 +129,9 @@ def lacking(path: str, listing: Listing) -> Finding | None:
     if blob is None:
         if path in listing.directories:
             return Finding("is-directory", "the index names a directory of the pool, not a file")
+        above = listing.troubled_above(path)
+        if above is not None and above.trouble is not None:
+            return Finding(above.trouble, f"it lies below {above.path!r}, which cannot be looked into")
         other = listing.under_other_case(path)
         if other is not None:
             return Finding("other-case", f"the pool holds it only as {other!r}")

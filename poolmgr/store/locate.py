@@ -18,7 +18,7 @@ from poolmgr.store.local import LocalStore
 MAX_MANIFEST = 4 << 20
 _NAME = re.compile(r"[\w-][\w.-]*")
 _HUB = re.compile(
-    r"hf://(?:(datasets|spaces|models)/)?([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([^@\s?#]+))?/?"
+    r"hf://(?:(datasets|spaces|models)/)?(?!(?:datasets|spaces|models|buckets)/)([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([^@\s?#]+))?/?"
 )
 _HUB_KINDS = {"datasets": "dataset", "spaces": "space", "models": "model", None: "model"}
 
