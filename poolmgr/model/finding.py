@@ -158,6 +158,12 @@ _define(
     "changed-since-proven", _E, "The file is not the one that was proven.", "'poolmgr audit' hashes it again."
 )
 _define(
+    "stale-derivation",
+    _W,
+    "The image was derived from a base that has other bytes now.",
+    "Derive it again ('poolmgr derive'), under its new name.",
+)
+_define(
     "not-checked",
     _W,
     "A check that was asked for could not be carried out.",

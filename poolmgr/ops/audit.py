@@ -16,6 +16,7 @@ from poolmgr.model.task import Row
 from poolmgr.ops.image_checks import CONTENT, Content, ImageCheck, Inspect
 from poolmgr.ops.look import Looker, Wish
 from poolmgr.ops.progress import Progress, Silent
+from poolmgr.ops.stale import stale
 from poolmgr.ops.view import PoolView
 from poolmgr.plan.coverage import Coverage, cover, orphans
 from poolmgr.plan.gates import Asked, Gate, Look, coverage_gates, image_gates
@@ -161,13 +162,16 @@ def audit(view: PoolView, request: Request, rows_of: RowsOf, progress: Progress 
     notes += looker.notes
     notes += _cost(view, asked, len(wanted))
     notes += _attestation_notes(view)
+    stale_ones, unknown = stale(view, wanted)
+    if unknown:
+        notes.append(f"{unknown:,} derived images: no sha256 of their base is known, so it was not compared")
     named = view.index.blobs()
     return Audit(
         address=view.address,
         commit=view.store.commit,
         asked=asked,
         variants=audits,
-        images=_images(view, asked, audits),
+        images=_images(view, asked, audits, stale_ones),
         orphans=tuple(view.listing.blobs[p] for p in orphans(view.listing, named)),
         directories=directories(view.listing, view.manifest.layout.max_entries),
         refused=view.listing.refused,
@@ -294,7 +298,9 @@ def _variant(
     return VariantAudit(coverage, tuple(gates), address, rules.tasks, own)
 
 
-def _images(view: PoolView, asked: Asked, audits: Sequence[VariantAudit]) -> dict[str, Image]:
+def _images(
+    view: PoolView, asked: Asked, audits: Sequence[VariantAudit], stale_ones: Mapping[str, Finding]
+) -> dict[str, Image]:
     variants: dict[str, list[str]] = {}
     findings: dict[str, list[Finding]] = {}
     looks: dict[str, Look] = {}
@@ -305,6 +311,8 @@ def _images(view: PoolView, asked: Asked, audits: Sequence[VariantAudit]) -> dic
         for path, look in one.looks.items():
             looks.setdefault(path, look)
             findings[path].extend(look.findings)
+    for path, one_finding in stale_ones.items():
+        findings[path].append(one_finding)
     images: dict[str, Image] = {}
     for path in sorted(variants):
         blob = view.listing.blobs.get(path)

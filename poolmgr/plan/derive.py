@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from poolmgr.model.index import nearest
 from poolmgr.model.recipe import Files, Pip, Recipe, Remove, Run, Step
 from poolmgr.model.recipe_lock import LockedWheel
 
+_DERIVED = re.compile(r"(.+)--[a-z0-9][a-z0-9._-]*-[0-9a-f]{12}\.sif")
 FORMAT = 1
 """Goes up when the same recipe gives other bytes than before."""
 
@@ -122,6 +124,12 @@ def file_name(base: str, recipe: str, base_sha256: str, digest: str) -> str:
     stem = base.rpartition("/")[2].removesuffix(".sif")
     both = hashlib.sha256(f"{base_sha256} {digest}".encode()).hexdigest()
     return f"{stem[:180]}--{recipe}-{both[:12]}.sif"
+
+
+def base_of(path: str) -> str | None:
+    """The name of the base, without ``.sif``, in the name that ``file_name`` gave; None for other names."""
+    match = _DERIVED.fullmatch(path.rpartition("/")[2])
+    return match[1] if match else None
 
 
 def provenance(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ import pytest
 
 from poolmgr.errors import PoolError, RecipeInvalidError, UnknownTaskError, UsageError
 from poolmgr.ops.derive import Derive, Derived, Request, Result
+from poolmgr.ops.pip_lock import pip_download
 from poolmgr.ops.view import open_folder
 from poolmgr.sif.derived import provenance_of
 from poolmgr.sif.header import read_container
@@ -278,6 +280,102 @@ def test_the_bases_bytes_are_the_key_not_its_path(tmp_path: Path) -> None:
     again = derive(pool, recipe, tmp_path / "out")
     good(again)
     assert again.tasks["t1"] not in done.tasks.values()
+
+
+def test_audit_says_which_derived_images_are_stale(tmp_path: Path, poolmgr: RunPoolmgr) -> None:
+    pool = tmp_path / "pool"
+    (pool / "images").mkdir(parents=True)
+    write_sif(pool / "images/a.sif", {"app/oracle": file(ORACLE)})
+    index = {"v": {"t1": "images/a.sif"}}
+    (pool / "task_to_blob.json").write_text(json.dumps(index))
+    done = derive(pool, write(tmp_path / "r", REMOVE, '{ variant = "v" }'), pool / "derived")
+    index["hard"] = {"t1": "derived/" + done.tasks["t1"]}
+    (pool / "task_to_blob.json").write_text(json.dumps(index))
+
+    def audit() -> tuple[int, str]:
+        ran = poolmgr("audit", "hard", "-p", pool, "--json")
+        return ran.returncode, ran.stdout + ran.stderr
+
+    status, said = audit()
+    assert status == 0
+    assert "stale-derivation" not in said
+    assert "not compared" in said  # nobody recorded the base's sha256
+    other = tmp_path / "other.sif"
+    write_sif(other, {"app/oracle": file(ORACLE), "more": file(b"x")})
+    (pool / "images/a.sif").write_bytes(other.read_bytes())
+    record(pool, "images/a.sif")
+    status, said = audit()
+    assert "stale-derivation" in said
+    assert "images/a.sif has other bytes now" in said
+
+
+def record(pool: Path, path: str) -> None:
+    """Attest the blob's sha256, as a fetch or push would."""
+    from poolmgr.model.attestation import Attestation
+    from poolmgr.model.finding import Level, Verdict
+    from poolmgr.model.stamp import Stamp
+    from poolmgr.ops.attest import AttestWriter
+
+    view = open_folder(pool)
+    assert view.attest_folder is not None
+    assert view.identity is not None
+    data = (pool / path).read_bytes()
+    stamp = Stamp.of((pool / path).stat())
+    sha256 = hashlib.sha256(data).hexdigest()
+    view.attest_folder.mkdir(parents=True, exist_ok=True)
+    with AttestWriter(view.attest_folder) as writer:
+        writer.add(Attestation(view.identity, path, stamp, {Level.MOUNT.value: Verdict.OK}, sha256))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a small filesystem needs root to mount")
+def test_a_full_disk_is_an_error_and_leaves_no_half_file(tmp_path: Path) -> None:
+    pool = tmp_path / "pool"
+    (pool / "images").mkdir(parents=True)
+    (pool / "images/a.sif").write_bytes(minimal_image("a", os.urandom(3_000_000)))
+    (pool / "task_to_blob.json").write_text('{"v": {"t": "images/a.sif"}}')
+    recipe = write(tmp_path / "r", '[[step]]\nremove = ["/etc/label"]\n', '{ variant = "v" }')
+    out = tmp_path / "out"
+    out.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", out], check=True)
+    try:
+        for method in ("rebuild", "overlay"):
+            done = derive(pool, recipe, out, method=method)
+            assert done.outcomes[0].error is not None
+            assert done.outcomes[0].error.code == "no-space"
+            assert list(out.iterdir()) == []
+    finally:
+        subprocess.run(["umount", out], check=True)
+
+
+def test_a_base_may_be_named_by_its_image_reference(tmp_path: Path) -> None:
+    pool = tmp_path / "pool"
+    (pool / "images").mkdir(parents=True)
+    write_sif(pool / "images/acme__env__17c682d5c609.sif", {"app/oracle": file(ORACLE)})
+    (pool / "task_to_blob.json").write_text('{"v": {"t": "images/acme__env__17c682d5c609.sif"}}')
+    recipe = write(tmp_path / "r", REMOVE, '{ image = "acme/env:17c682d5c609" }')
+    done = derive(pool, recipe, tmp_path / "out")
+    good(done)
+    assert done.outcomes[0].planned.work.base == "images/acme__env__17c682d5c609.sif"
+
+
+def test_the_real_pip_downloads_for_the_images_interpreter(
+    tmp_path: Path, python_pool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Offline: pip is told to look in a folder and not to ask an index."""
+    make_wheel(tmp_path / "mirror", "toplib", "1.0", requires=("lowlib>=1",))
+    make_wheel(tmp_path / "mirror", "lowlib", "1.2")
+    make_wheel(tmp_path / "mirror", "lowlib", "1.3", tag="cp27-none-any")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "mirror"))
+    recipe = write(
+        tmp_path / "r", '[[step]]\npip = ["toplib==1.0"]\n', '{ blob = "images/py__aaaaaaaaaaaa.sif" }'
+    )
+    run = Derive(open_folder(python_pool), Request(recipe, tmp_path / "out"))
+    lock, _ = run.lock(pip_download)
+    (wheels,) = lock.sets.values()
+    assert [(w.name, w.version) for w in wheels] == [("lowlib", "1.2"), ("toplib", "1.0")]
+    assert {w.file for w in wheels} == {p.name for p in (tmp_path / "r/wheels").iterdir()}
+    good(derive(python_pool, recipe, tmp_path / "out"))
 
 
 def test_a_damaged_base_is_refused(tmp_path: Path) -> None:
