@@ -16,23 +16,18 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import BinaryIO
 
+from poolmgr.sif.header import ARCHS, DESCRIPTOR, HEADER, LAUNCH, MAGIC, VERSION
 from poolmgr.sif.write_node import Tree, directory, file
 from poolmgr.sif.write_squashfs import BLOCK_SIZE, write_squashfs
 
-ARCH_CODES = {
-    "386": "01", "amd64": "02", "arm": "03", "arm64": "04", "ppc64": "05", "ppc64le": "06", "mips": "07",
-    "mipsle": "08", "mips64": "09", "mips64le": "10", "s390x": "11", "riscv64": "12", "loong64": "13",
-}  # fmt: skip
+ARCH_CODES = {name: code for code, name in ARCHS.items() if name != "unknown"}
 METADATA_NAME = "inspect-metadata.json"
 GO_ZERO_TIME = -62135596800
 SLOTS = 48
 DESCRIPTORS_AT = 4096
 PAGE = 4096
 
-_LAUNCH = b"#!/usr/bin/env run-singularity\n"
-_HEADER = struct.Struct("<32s10s3s3s16s8q")
-_DESCRIPTOR = struct.Struct("<i?IIIqqqqqqq128s384s")
-_DATA_AT = DESCRIPTORS_AT + SLOTS * _DESCRIPTOR.size
+_DATA_AT = DESCRIPTORS_AT + SLOTS * DESCRIPTOR.size
 _GROUP = 0xF0000001
 
 
@@ -77,7 +72,7 @@ def partition(kind: PartType, arch: str, write: Callable[[BinaryIO], object], na
 def arch_code(arch: str) -> bytes:
     """The three bytes that name ``arch`` in a SIF; ``ValueError`` for an unknown one."""
     try:
-        return ARCH_CODES[arch].encode() + b"\0"
+        return ARCH_CODES[arch]
     except KeyError:
         raise ValueError(f"no architecture {arch!r}: {', '.join(ARCH_CODES)}") from None
 
@@ -98,7 +93,7 @@ def descriptor(out: BinaryIO, item: Item, number: int) -> bytes:
     start = out.tell()
     item.write(out)
     size = out.tell() - start
-    return _DESCRIPTOR.pack(
+    return DESCRIPTOR.pack(
         item.datatype, True, number, _GROUP, 0, start, size, size + start - before,
         GO_ZERO_TIME, GO_ZERO_TIME, 0, 0, name, item.extra,
     )  # fmt: skip
@@ -114,9 +109,9 @@ def write_container(out: BinaryIO, items: Sequence[Item], arch: str) -> None:
     end = out.tell()
     out.seek(0)
     out.write(
-        _HEADER.pack(
-            _LAUNCH, b"SIF_MAGIC", b"01", code, bytes(16), GO_ZERO_TIME, GO_ZERO_TIME,
-            SLOTS - len(items), SLOTS, DESCRIPTORS_AT, SLOTS * _DESCRIPTOR.size, _DATA_AT, end - _DATA_AT,
+        HEADER.pack(
+            LAUNCH, MAGIC, VERSION, code, bytes(16), GO_ZERO_TIME, GO_ZERO_TIME,
+            SLOTS - len(items), SLOTS, DESCRIPTORS_AT, SLOTS * DESCRIPTOR.size, _DATA_AT, end - _DATA_AT,
         )
     )  # fmt: skip
     out.seek(DESCRIPTORS_AT)
