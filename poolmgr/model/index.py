@@ -42,17 +42,22 @@ class Index:
             raise IndexInvalidError(
                 f"{source}: {len(data)} bytes, more than an index of {MAX_INDEX_BYTES} may have"
             )
-        repeated: list[str] = []
+        repeated: list[tuple[dict[str, Any], str]] = []
 
         def no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             table = dict(pairs)
             if len(table) != len(pairs):
                 seen: set[str] = set()
-                repeated.extend(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+                for key, _ in pairs:
+                    if key in seen:
+                        repeated.append((table, key))
+                    seen.add(key)
             return table
 
         try:
-            raw = json.loads(data.decode("utf-8-sig"), object_pairs_hook=no_repeats)
+            raw = json.loads(
+                data.decode("utf-8-sig"), object_pairs_hook=no_repeats, parse_constant=_no_constant
+            )
         except UnicodeDecodeError as e:
             raise _bad(source, f"is not UTF-8 text (byte {e.start})") from None
         except RecursionError:
@@ -60,7 +65,8 @@ class Index:
         except ValueError as e:
             raise _bad(source, _not_json(data, str(e))) from None
         if repeated:
-            raise _bad(source, "gives a key twice", [f"{key!r} stands more than once" for key in repeated])
+            details = [f"{_owner(raw, table)}{key!r} stands more than once" for table, key in repeated]
+            raise _bad(source, f"gives a key twice: {details[0]}", details)
         if not isinstance(raw, dict):
             raise _bad(
                 source, f"holds a JSON {_kind(raw)} where {{variant: {{task: blob path}}}} was expected"
@@ -98,7 +104,8 @@ class Index:
                     problems.append(f"variant {variant!r}, task {task!r}: the path {path!r} {checked[path]}")
             variants[variant] = MappingProxyType(tasks)
         for group in case_clashes(p for p, trouble in checked.items() if trouble is None):
-            problems.append(f"the paths {', '.join(map(repr, group))} differ only in case")
+            named = (f"{path!r} ({_user(variants, path)})" for path in group)
+            problems.append(f"these paths differ only in case or Unicode form: {', '.join(named)}")
         if problems:
             raise _bad(
                 source, problems[0] + (f" (and {len(problems) - 1} more)" if problems[1:] else ""), problems
@@ -161,6 +168,33 @@ def name_trouble(name: object) -> str | None:
     if not name.isprintable():
         return "holds a control character"
     return None
+
+
+def _no_constant(word: str) -> None:
+    """``NaN`` and ``Infinity``, which Python's reader would take and JSON has not."""
+    raise ValueError(f"{word} is no JSON value")
+
+
+def _owner(raw: object, table: object) -> str:
+    """The variant whose tasks are ``table``, as the beginning of a message; '' where it is none's."""
+    if isinstance(raw, dict):
+        for variant, tasks in raw.items():
+            if tasks is table:
+                return f"variant {variant!r}: task "
+    return "the variant " if raw is table else ""
+
+
+def _user(variants: Mapping[str, Assignments], path: str) -> str:
+    """The first variant and task that need ``path``."""
+    return next(
+        (
+            f"variant {v!r}, task {t!r}"
+            for v, tasks in variants.items()
+            for t, p in tasks.items()
+            if p == path
+        ),
+        "",
+    )
 
 
 def _bad(source: str, what: str, details: Iterable[str] = ()) -> IndexInvalidError:

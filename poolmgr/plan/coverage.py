@@ -170,9 +170,6 @@ def _absence(path: str, listing: Listing, folded: Mapping[str, str], refused: Ma
         return found("is-directory", "the pool holds a directory of this name")
     if path in refused:
         return found("unsafe-path", f"the pool's listing refused it: it {refused[path]}")
-    holder = listing.troubled_above(path)
-    if holder is not None and holder.trouble is not None:
-        return found(holder.trouble, f"it lies below {holder.path!r}, which cannot be looked into")
     other = folded.get(fold(path))
     if other is not None:
         return found("other-case", f"the pool holds it as {other!r}")
