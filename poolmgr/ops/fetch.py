@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from poolmgr.errors import (
     AlreadyExistsError,
@@ -42,6 +43,9 @@ DEFAULT_RESERVE = 1_000_000_000
 QUIET_HOLDER = 30.0
 """Seconds without a change after which a blob that another run is writing is fetched all the same."""
 
+
+if TYPE_CHECKING:
+    from poolmgr.store.hub_xet import XetDownloader
 
 Download = Callable[[Blob, Path], None]
 
@@ -108,6 +112,7 @@ class Fetch:
     transfer: str = "auto"
     """``http``: ranged reading through the store; ``xet``: whole files through the Hub's own client;
     ``auto``: ``http`` unless the request quota demands Xet."""
+    _client: XetDownloader | None = None
 
     @cached_property
     def folder(self) -> Folder:
@@ -315,8 +320,15 @@ class Fetch:
                 yield None
                 return
             self.progress.note(f"{len(coming):,} requests are over the quota that is left: using Xet")
-        with XetDownloader(store) as xet:
-            yield xet.download
+        with XetDownloader(store) as self._client:
+            yield self._client.download
+
+    def _hang_up(self) -> None:
+        """Wake the workers that wait for the other side, so that a stop is quick."""
+        for other_side in (self._client, self.view.store):
+            close = getattr(other_side, "close", None)
+            if close is not None:
+                close()
 
     def _run(self, mover: Mover, todo: list[Item], stop: threading.Event) -> list[Outcome]:
         """All items through the workers: copies after what they copy from, held ones last."""
@@ -330,6 +342,7 @@ class Fetch:
                 return done + self._await_others(pool, mover, busy)
             except BaseException:
                 stop.set()
+                self._hang_up()
                 pool.shutdown(wait=True, cancel_futures=True)
                 raise
 
