@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from poolmgr.model.digest import parse_sha256
 from poolmgr.model.finding import Finding, Level, Severity, Verdict
 from poolmgr.model.stamp import Stamp
 
@@ -80,7 +81,7 @@ class Attestation:
                     _int(row["size"]), _int(row["mtime_ns"]), _int(row["ctime_ns"]), _int(row["inode"])
                 ),
                 checks={_check(k): Verdict(v) for k, v in checks.items()},
-                sha256=_optional(row.get("sha256")),
+                sha256=_digest(row.get("sha256")),
                 findings=tuple(
                     Finding(
                         _text(f["code"]),
@@ -166,6 +167,11 @@ def _text(value: object) -> str:
 
 def _optional(value: object) -> str | None:
     return None if value is None else _text(value)
+
+
+def _digest(value: object) -> str | None:
+    text = _optional(value)
+    return None if text is None else parse_sha256(text)
 
 
 def _int(value: object) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from poolmgr.errors import MirrorInvalidError
+from poolmgr.errors import IndexInvalidError, MirrorInvalidError
 from poolmgr.model.blob import Blob, path_trouble
 from poolmgr.model.digest import parse_sha256
 from poolmgr.model.index import Index
@@ -69,19 +69,34 @@ class Lock:
                 if isinstance(size, bool) or not isinstance(size, int) or size < 0:
                     raise ValueError(f"{path}: size {size!r}")
                 blobs[path] = Blob(path, size, None if sha256 is None else parse_sha256(sha256))
+            tasks = index.variants[row["variant"]]
+            total, complete = row["total_tasks"], row["complete"]
+            if isinstance(total, bool) or not isinstance(total, int) or total < len(tasks):
+                raise ValueError(f"total_tasks {total!r}, with {len(tasks):,} tasks")
+            if not isinstance(complete, bool):
+                raise ValueError(f"complete {complete!r}")
+            lacking = sorted(set(tasks.values()) - set(blobs))
+            if complete and lacking:
+                raise ValueError(f"it is said to be complete and records nothing of {lacking[0]!r}")
             return Lock(
                 variant=row["variant"],
-                source=str(row["source"]),
-                commit=row["commit"],
-                manifest=str(row["manifest"]),
-                tasks=index.variants[row["variant"]],
-                total_tasks=int(row["total_tasks"]),
+                source=_text(row["source"]),
+                commit=None if row["commit"] is None else _text(row["commit"]),
+                manifest=_text(row["manifest"]),
+                tasks=tasks,
+                total_tasks=total,
                 blobs=blobs,
                 time=float(row["time"]),
-                complete=bool(row["complete"]),
+                complete=complete,
             )
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, IndexInvalidError) as e:
             raise MirrorInvalidError(
                 f"{where}: not a lock that this version can read: {e}",
                 hint="run 'poolmgr fetch' for the variant again",
             ) from None
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"text expected, found {value!r}")
+    return value
