@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+from poolmgr.errors import MissingToolError
 from poolmgr.model.dockerfile import Dockerfile, Heredoc, Instruction
 
 MAX_DOCKERFILE = 4 << 20
@@ -34,8 +35,14 @@ def fold(data: bytes) -> str:
 
 
 def parse(data: bytes) -> Dockerfile:
-    """The instructions in ``data``; ``DockerfileError``."""
-    import dockerfile
+    """The instructions in ``data``; ``DockerfileError``, ``MissingToolError`` without the parser."""
+    try:
+        import dockerfile
+    except ImportError:
+        raise MissingToolError(
+            "BuildKit's parser (the Python package 'dockerfile') is not installed",
+            hint="pip install 'poolmgr[dockerfile]'; where it has no wheel, Go must be there to build it",
+        ) from None
 
     text = fold(data)
     if len(data) > MAX_DOCKERFILE:

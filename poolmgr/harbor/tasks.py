@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from poolmgr.errors import MissingToolError
 from poolmgr.harbor import buildhash, config, dockerfile, envhash
 from poolmgr.harbor.config import EnvironmentConfig, TaskConfig, VerifierConfig
 from poolmgr.harbor.tree import CHUNK, Kind, OutwardLinkError, Tree, UnreadableError
@@ -216,12 +217,17 @@ class _Reader:
                 continue  # already said by _look_at_entries
             except dockerfile.DockerfileError as e:
                 self._once(finding("dockerfile-unparsed", str(e), envhash.DOCKERFILE))
+            except MissingToolError as e:
+                self._once(finding("not-checked", e.message, envhash.DOCKERFILE))
 
         if definition is Definition.DOCKERFILE and Scheme.BUILD not in self.schemes:
             try:
                 trouble = dockerfile.trouble(self._read_dockerfile())
             except (UnreadableError, OutwardLinkError):
                 return  # said where it was hashed
+            except MissingToolError as e:
+                self._once(finding("not-checked", e.message, envhash.DOCKERFILE))
+                return
             if trouble:
                 self._once(finding("dockerfile-unparsed", trouble, envhash.DOCKERFILE))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -238,3 +239,16 @@ def test_sources_that_a_build_lacks_are_named(tmp_path: Path) -> None:
         {"Dockerfile": "FROM a\nCOPY gone /\nADD here /\nADD https://x.org/y /\n", "here": "1"},
     )
     assert codes(read(tmp_path, frozenset(Scheme))) == {"t": "copy-source-missing,add-not-uploaded"}
+
+
+def test_without_the_parser_tasks_are_counted_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_task(tmp_path / "t", {"Dockerfile": "FROM a\n# a text that no other test parses\n"})
+    monkeypatch.setitem(sys.modules, "dockerfile", None)
+    for schemes in (HARBOR, frozenset(Scheme)):
+        (item,) = read(tmp_path, schemes)
+        assert isinstance(item, Task)
+        assert item.environments[0].hash is not None
+        assert [f.code for f in item.environments[0].findings] == ["not-checked"]
+    assert item.environments[0].hashes[Scheme.BUILD] is None
