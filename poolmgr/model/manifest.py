@@ -6,6 +6,7 @@ so that a misspelt gate never passes for a gate that was not asked for.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,13 +17,14 @@ from poolmgr.errors import ManifestInvalidError
 from poolmgr.model.blob import INDEX_NAME, path_trouble
 from poolmgr.model.digest import parse_sha256
 from poolmgr.model.finding import Level
-from poolmgr.model.index import nearest
+from poolmgr.model.index import name_trouble, nearest
 
 SCHEMA = 1
 HUB_HARD_LIMIT = 10_000
 """Entries in one directory at which the Hub rejects a push (facts: hub limits)."""
 ARCHS = ("386", "amd64", "arm", "arm64", "ppc64", "ppc64le", "mips", "mipsle", "mips64", "mips64le",
          "s390x", "riscv64", "loong64")  # fmt: skip
+_SECRET = re.compile(r"://([^/]*@|.*\?)")
 INSPECT = ("off", "available", "required")
 NAMING_RULES = ("tmax", "apptainer", "harbor", "sha256")
 
@@ -89,7 +91,7 @@ class Manifest:
         """The manifest in ``text``; raises ``ManifestInvalidError`` naming the key and ``source``."""
         try:
             raw = tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, RecursionError) as e:
+        except (ValueError, RecursionError) as e:  # TOMLDecodeError, and an integer of too many digits
             raise ManifestInvalidError(f"{source}: not TOML: {e}", hint="see docs/manifest.md") from None
         return _Reader(source).manifest(raw, text)
 
@@ -107,7 +109,7 @@ class _Reader:
         self.known(
             raw, "", ("schema", "pool", "layout", "variants", "gates", "aliases", "naming", "environments")
         )
-        if raw.get("schema") != SCHEMA:
+        if type(raw.get("schema")) is not int or raw["schema"] != SCHEMA:  # True and 1.0 equal 1
             raise self.fail(
                 "schema", f"expected {SCHEMA}, found {raw.get('schema')!r}", "begin the file with: schema = 1"
             )
@@ -115,12 +117,15 @@ class _Reader:
         url = self.text(pool, "pool", "url")
         if not url:
             raise self.fail("pool.url", "missing: the one key that every manifest needs")
+        self.no_secret("pool.url", url)
         index = self.text(pool, "pool", "index") or INDEX_NAME
         if index != INDEX_NAME and path_trouble(index):
             raise self.fail("pool.index", f"the path {index!r} {path_trouble(index)}")
         variants = {}
         for name, rules in self.table(raw, "variants", None).items():
             where = f"variants.{name}"
+            if trouble := name_trouble(name):
+                raise self.fail("variants", f"the name {name!r} {trouble}")
             if not isinstance(rules, dict):
                 raise self.fail(where, f"expected a table, found {rules!r}")
             self.known(rules, where, ("dataset", "tasks", "require", "forbid", "modules"))
@@ -131,6 +136,7 @@ class _Reader:
                 forbid=self.texts(rules, where, "forbid"),
                 modules=self.texts(rules, where, "modules"),
             )
+            self.no_secret(f"{where}.dataset", variants[name].dataset or "")
             for entry in variants[name].forbid:
                 if entry.startswith("sha256:"):
                     try:
@@ -189,6 +195,15 @@ class _Reader:
         if not isinstance(trailing, bool):
             raise self.fail("naming.trailing_hash", f"expected true or false, found {trailing!r}")
         return Naming(rule, trailing)
+
+    def no_secret(self, where: str, address: str) -> None:
+        """Locks and reports keep a manifest word for word, so it may hold no credentials."""
+        if _SECRET.search(address):
+            raise self.fail(
+                where,
+                "the URL holds user info or a query, which may be secret",
+                "give credentials to the backend in its own way (AWS_PROFILE, HF_TOKEN, a netrc file)",
+            )
 
     def known(self, table: Mapping[str, Any], where: str, keys: tuple[str, ...]) -> None:
         for key in table:
