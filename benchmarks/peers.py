@@ -1,4 +1,4 @@
-"""What people run today in place of poolmgr; each is started as a process of its own by fetch.py."""
+"""What people run today in place of poolmgr; each is started as a process of its own by bench_fetch.py."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Why not the client's own download: it never hashes, cannot continue a file in another process, and
 takes stale bytes for new ones (facts: hub section 0). Why urllib3 and not the client's httpx2: half
-the CPU a request and a third of it a byte (benchmarks/http_clients.py).
+the CPU a request and a third of it a byte (benchmarks/bench_http.py).
 """
 
 from __future__ import annotations

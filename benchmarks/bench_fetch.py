@@ -2,7 +2,8 @@
 
 A pool like the real one (16,203 small blobs, 6,968 of them wanted, an index of 35,181 assignments)
 on a loopback hub in a process of its own; each contender in a process of its own, in turns, in one
-run. ``--scale 0.1`` makes a tenth of it. Prints ratios and the targets of docs/benchmarks.md.
+run. ``--scale 0.1`` makes a tenth of it (the ratios that grow with the pool shrink with it).
+Run as ``python -m benchmarks.bench_fetch``; prints times, the ratio, and the ratio aimed at.
 """
 
 from __future__ import annotations
