@@ -443,7 +443,12 @@ def _check_directories(t: Tables, listings: array[int]) -> None:
                     names.append(data[at:after])
                     at = after
                     child = base + delta
-                    if not 0 < child <= inodes or refs[child] != start + offset or types[child] != kind:
+                    if (
+                        not 0 < child <= inodes
+                        or refs[child] != start + offset
+                        or types[child] != kind
+                        or size >= MAX_NAME
+                    ):
                         raise DamageError(
                             "sq-directory",
                             f"directory {number}: the entry {names[-1]!r} leads to no such inode",
@@ -474,7 +479,6 @@ def _check_names(number: int, last: bytes, names: list[bytes]) -> None:
         or b"\0" in joined
         or b"." in names
         or b".." in names
-        or len(joined) > len(names) * (MAX_NAME + 1)
         or names[0] <= last
         or names != sorted(set(names))
     ):
