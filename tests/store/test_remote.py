@@ -66,6 +66,16 @@ def test_listings_are_asked_for_anew_and_paged(s3: S3) -> None:
     assert listing.entries["images"] == 1202
 
 
+def test_a_size_that_was_seen_is_not_believed_later(s3: S3) -> None:
+    s3.fill({"images/a.sif": b"short"})
+    store = s3.store()
+    assert isinstance(store, RemoteStore)
+    store.list()
+    store._fs.ls(store._root + "/images")  # what any other user of the same filesystem object may do
+    s3.fill({"images/a.sif": b"rather longer"})
+    assert store.read("images/a.sif", limit=100) == b"rather longer"
+
+
 def test_no_bucket_no_pool_no_rights(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(PoolNotFoundError, match="s3://pools/nothing"):
         RemoteStore("s3://pools/nothing").list()
