@@ -247,6 +247,13 @@ class ChangedSinceProvenError(PoolError):
     exit = Exit.BAD
 
 
+class UnboundTasksError(PoolError):
+    """``bind``: tasks of the dataset have no image in the pool, more of them than may be dropped."""
+
+    code = "unbound-tasks"
+    exit = Exit.BAD
+
+
 class NothingComparedError(PoolError):
     """A check that was asked for had nothing to look at; that is a failure, never a pass."""
 

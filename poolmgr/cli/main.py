@@ -51,6 +51,9 @@ COMMANDS: dict[str, Lazy] = {
         DAILY,
     ),
     "resolve": Lazy("poolmgr.cli.resolve:resolve", "Print the one image file of a task or reference.", DAILY),
+    "bind": Lazy(
+        "poolmgr.cli.bind:bind", "Copy a dataset so that its rows name the local image of each task.", DAILY
+    ),
     "status": Lazy(
         "poolmgr.cli.status:status",
         "Show what a pool holds: variants, tasks, blobs, bytes, and room in its directories.",

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from poolmgr.errors import DatasetInvalidError
-from poolmgr.harbor.rows import JSON_ENDS, Opener, RowTroubleError, image_of, read_rows
+from poolmgr.harbor.rows import Opener, RowTroubleError, image_of, read_rows
 from poolmgr.model.index import name_trouble
 from poolmgr.model.task import Row
 
@@ -22,7 +22,7 @@ TASK_FILE = "task.toml"
 IMAGE_FILE = "image.txt"
 MAX_TASK_FILE = 1024 * 1024
 MAX_IMAGE_FILE = 64 * 1024
-_LINES = tuple(end for end in JSON_ENDS if ".json." not in end and not end.endswith(".json"))
+_LINES = (".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz")
 
 
 class Kind(StrEnum):
@@ -40,6 +40,8 @@ class Shape:
     """The row files, sorted."""
     tasks: tuple[str, ...] = ()
     """The task folders, sorted; ``''`` where the dataset itself is one task."""
+    own_name: str = ""
+    """The id of the task ``''``."""
     names: frozenset[str] = frozenset()
     """Every ``task.toml`` and ``image.txt`` of a task folder."""
     image_files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -48,20 +50,21 @@ class Shape:
     """(name, why) of what looks like rows or tasks and is not read."""
 
 
-def shape_of(names: Iterable[str], source: str) -> Shape:
-    """The shape of the dataset that holds the files ``names``; raises ``DatasetInvalidError``."""
+def shape_of(names: Iterable[str], source: str, *, own_name: str = "") -> Shape:
+    """The shape of the dataset that holds the files ``names``; raises ``DatasetInvalidError``.
+
+    ``own_name`` is the task's id where the dataset is itself one task folder.
+    """
     names = sorted(n for n in names if not any(part.startswith(".") for part in n.split("/")))
-    marks = [n for n in names if n.rpartition("/")[2] in (TASK_FILE, IMAGE_FILE)]
+    marks = [n for n in names if n.rpartition("/")[2] in (TASK_FILE, IMAGE_FILE) and n != IMAGE_FILE]
     folders = _outermost({n.rpartition("/")[0] for n in marks})
     own = frozenset(n for n in marks if n.rpartition("/")[0] in folders)
-    free = names if folders == {""} else [n for n in names if not _inside(n, folders)]
-    if folders == {""}:
-        free = [] if TASK_FILE in names else names
+    free = [n for n in names if not _inside(n, folders)]
     parquet = [n for n in free if n.endswith(".parquet")]
     lines = [n for n in free if n.endswith(_LINES)]
     json = [n for n in free if n.endswith((".json", ".json.gz")) and not _is_metadata(n)]
     images: dict[str, tuple[str, ...]] = {}
-    for name in own:
+    for name in sorted(own):
         folder, _, file = name.rpartition("/")
         if file == IMAGE_FILE:
             task = folder.rpartition("/")[2]
@@ -72,14 +75,28 @@ def shape_of(names: Iterable[str], source: str) -> Shape:
     if lines or (json and not folders):
         return Shape(Kind.JSON, tuple(lines or json), image_files=images)
     if folders:
-        beside = {n.split("/")[i] for f in folders if f for i in [f.count("/")] for n in names
-                  if n.count("/") > i and n.split("/")[:i] == f.split("/")[:i]}  # fmt: skip
-        known = {f.rpartition("/")[2] for f in folders}
-        skipped = tuple((n, f"holds no {TASK_FILE} and no {IMAGE_FILE}") for n in sorted(beside - known))
-        return Shape(Kind.TASKS, tasks=tuple(sorted(folders)), names=own, skipped=skipped)
+        return Shape(
+            Kind.TASKS,
+            tasks=tuple(sorted(folders)),
+            names=own,
+            own_name=own_name,
+            skipped=tuple((n, f"holds no {TASK_FILE} and no {IMAGE_FILE}") for n in _beside(free, folders)),
+        )
     raise DatasetInvalidError(
         f"{source} holds no rows: no Parquet file, no JSON lines, no folder with a {TASK_FILE}",
         hint="name the file itself, or the folder that holds the task folders",
+    )
+
+
+def shape_of_file(name: str, source: str) -> Shape:
+    """The shape of a dataset that is the one file ``name``."""
+    if name.endswith(".parquet"):
+        return Shape(Kind.PARQUET, (name,))
+    if name.endswith((*_LINES, ".json", ".json.gz")):
+        return Shape(Kind.JSON, (name,))
+    raise DatasetInvalidError(
+        f"{source} holds no rows: the name ends in neither .parquet, .jsonl nor .json",
+        hint="name a Parquet or JSON file, or a folder",
     )
 
 
@@ -87,7 +104,7 @@ def rows(shape: Shape, opener: Opener) -> Iterator[Row]:
     """Every row of the dataset, in order; what cannot be read is a row with ``trouble``."""
     if shape.kind is Kind.TASKS:
         for folder in shape.tasks:
-            yield task_row(folder, shape.names, opener)
+            yield task_row(folder, shape.names, opener, task=folder.rpartition("/")[2] or shape.own_name)
         return
     for name in shape.files:
         for row in read_rows(name, opener):
@@ -96,20 +113,19 @@ def rows(shape: Shape, opener: Opener) -> Iterator[Row]:
             yield _from_image_file(row, files, opener) if files is not None and bare else row
 
 
-def task_row(folder: str, names: frozenset[str], opener: Opener) -> Row:
+def task_row(folder: str, names: frozenset[str], opener: Opener, *, task: str) -> Row:
     """The row of one task folder; its id is the folder's name, as Harbor has it."""
-    task = folder.rpartition("/")[2]
     prefix = f"{folder}/" if folder else ""
     where = prefix + (TASK_FILE if prefix + TASK_FILE in names else IMAGE_FILE)
-    if trouble := name_trouble(task) if folder else None:
+    if trouble := name_trouble(task):
         return Row(None, None, where, f"the folder's name {trouble}")
-    row = Row(task or None, None, where)
+    row = Row(task, None, where)
     try:
         if prefix + TASK_FILE in names:
             image = docker_image(parse_task_file(_small(prefix + TASK_FILE, opener, MAX_TASK_FILE)))
-            row = Row(task or None, image, where)
+            row = Row(task, image, where)
     except RowTroubleError as e:
-        return Row(task or None, None, where, str(e))
+        return Row(task, None, where, str(e))
     if row.image is None and prefix + IMAGE_FILE in names:
         row = _from_image_file(row, (prefix + IMAGE_FILE,), opener)
     return row
@@ -164,12 +180,26 @@ def _outermost(folders: set[str]) -> set[str]:
 
 
 def _inside(name: str, folders: set[str]) -> bool:
-    """Whether a folder above ``name`` is one of ``folders``."""
+    """Whether ``name`` lies in one of ``folders``."""
     while name:
         name = name.rpartition("/")[0]
         if name in folders:
             return True
     return False
+
+
+def _beside(free: Iterable[str], folders: set[str]) -> list[str]:
+    """Folders that lie beside task folders and are none, nor hold any."""
+    parents = {f.rpartition("/")[0] for f in folders}
+    above = {f[:i] for f in folders for i, char in enumerate(f) if char == "/"}
+    found = set()
+    for name in free:
+        folder = name.rpartition("/")[0]
+        while folder:
+            if folder.rpartition("/")[0] in parents and folder not in above:
+                found.add(folder)
+            folder = folder.rpartition("/")[0]
+    return sorted(found)
 
 
 def _is_metadata(name: str) -> bool:

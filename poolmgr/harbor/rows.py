@@ -245,7 +245,7 @@ def _parquet_rows(name: str, opener: Opener) -> Iterator[Row]:
     with opener(name) as file:
         try:
             parquet = open_parquet(name, file)
-            columns = _columns(parquet.schema_arrow)
+            columns = columns_of(parquet.schema_arrow)
             if not columns:
                 raise DatasetInvalidError(
                     f"has none of the columns {CONFIG}, {IMAGE}, {TASK}; it has: "
@@ -263,7 +263,7 @@ def _parquet_rows(name: str, opener: Opener) -> Iterator[Row]:
             yield Row(None, None, f"{name} after row {number}", f"cannot be read: {_first_line(e)}")
 
 
-def _columns(schema: Any) -> list[str]:
+def columns_of(schema: Any) -> list[str]:
     """The leaves worth reading: never a message, a transcript or a picture."""
     import pyarrow.types as t
 

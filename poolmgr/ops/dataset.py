@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from poolmgr.errors import DatasetInvalidError, PoolNotFoundError
-from poolmgr.harbor.dataset import rows, shape_of
+from poolmgr.harbor.dataset import IMAGE_FILE, TASK_FILE, Shape, rows, shape_of, shape_of_file
 from poolmgr.harbor.rows import Opener
 from poolmgr.model.blob import Blob
 from poolmgr.model.task import Row
@@ -21,6 +22,8 @@ from poolmgr.store.locate import locate
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
+MAX_DEPTH = 8
+"""Folders below a local dataset that are looked into for rows and tasks."""
 BUFFER = 1 << 20
 """Bytes that a read of a remote file brings at least."""
 
@@ -34,27 +37,91 @@ class Dataset:
     """(name, why) of what looks like rows and was not read."""
 
 
+@dataclass(frozen=True)
+class Origin:
+    """Where a dataset's files are, before its rows are read."""
+
+    address: str
+    """Printable."""
+    shape: Shape
+    opener: Opener
+    names: tuple[str, ...]
+    """Every file that is known by name; of a local task folder only those that make it one."""
+    root: Path | None = None
+    """The folder that names are relative to, for a dataset that lies here."""
+    is_file: bool = False
+    """The address names one file."""
+
+
 def open_dataset(address: str, settings: Settings, *, on_retry: OnRetry | None = None) -> Dataset:
     """Every row of the dataset at ``address``.
 
     Raises ``DatasetInvalidError`` where there are no rows, and what the store raises.
     """
-    if not is_url(address) and Path(address).expanduser().is_file():
-        file = Path(address).expanduser()
-        shape = shape_of([file.name], address)
-        return Dataset(address, tuple(rows(shape, lambda _: file.open("rb"))), shape.skipped)
-    if not is_url(address) and not Path(address).expanduser().is_dir():
-        raise DatasetInvalidError(
-            f"{address}: no such file or folder",
-            hint="a dataset is a file, a folder, or hf://datasets/ORG/NAME",
-        )
+    origin = origin_of(address, settings, on_retry=on_retry)
+    return Dataset(origin.address, tuple(rows(origin.shape, origin.opener)), origin.shape.skipped)
+
+
+def origin_of(address: str, settings: Settings, *, on_retry: OnRetry | None = None) -> Origin:
+    """The dataset at ``address``, its shape known and no row read; raises as ``open_dataset`` does."""
+    if not is_url(address):
+        return _local(Path(address).expanduser(), address)
     try:
         store = locate(address, settings, on_retry=on_retry).store
         listing = store.list()
     except PoolNotFoundError as e:
         raise DatasetInvalidError(e.message, hint=e.hint) from None
     shape = shape_of(listing.blobs, store.address)
-    return Dataset(store.address, tuple(rows(shape, opener_of(store, listing.blobs))), shape.skipped)
+    return Origin(store.address, shape, opener_of(store, listing.blobs), tuple(listing.blobs))
+
+
+def _local(place: Path, address: str) -> Origin:
+    is_file = place.is_file()
+    if not is_file and not place.is_dir():
+        raise DatasetInvalidError(
+            f"{address}: no such file or folder",
+            hint="a dataset is a file, a folder, or hf://datasets/ORG/NAME",
+        )
+    root = place.parent if is_file else place
+    names = (place.name,) if is_file else tuple(_walk(place))
+
+    def opener(name: str) -> BinaryIO:
+        try:
+            return (root / name).open("rb")
+        except OSError as e:
+            raise DatasetInvalidError(f"{root / name}: cannot be read: {e.strerror}") from None
+
+    if is_file:
+        shape = shape_of_file(place.name, address)
+    else:
+        shape = shape_of(names, address, own_name=place.resolve().name)
+    return Origin(address, shape, opener, names, root, is_file)
+
+
+def _walk(root: Path) -> Iterator[str]:
+    """Names of the files under ``root``, links followed; of a task folder those that make it one."""
+
+    def enter(folder: str, above: tuple[tuple[int, int], ...]) -> Iterator[str]:
+        try:
+            with os.scandir(root / folder) as scan:
+                entries = sorted((e for e in scan if not e.name.startswith(".")), key=lambda e: e.name)
+            st = os.stat(root / folder)
+        except OSError as e:
+            raise DatasetInvalidError(f"{root / folder}: cannot be read: {e.strerror}") from None
+        prefix = f"{folder}/" if folder else ""
+        marks = {e.name for e in entries} & ({TASK_FILE, IMAGE_FILE} if folder else {TASK_FILE})
+        if marks:
+            yield from (prefix + name for name in sorted(marks))
+            return
+        me = (st.st_dev, st.st_ino)
+        for entry in entries:
+            if entry.is_dir():
+                if me not in above and len(above) < MAX_DEPTH:
+                    yield from enter(prefix + entry.name, (*above, me))
+            elif entry.is_file():
+                yield prefix + entry.name
+
+    yield from enter("", ())
 
 
 def opener_of(store: Store, files: Mapping[str, Blob]) -> Opener:
