@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
-import socket
 import threading
 import time
 from collections import defaultdict
@@ -105,8 +103,8 @@ class AttestWriter:
             if self._fd is None:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-                host = "".join(c if c.isalnum() else "-" for c in socket.gethostname())[:40]
-                self.path = self.folder / f"{stamp}-{host}-{os.getpid()}-{secrets.token_hex(4)}.jsonl"
+                host = "".join(c if c.isalnum() else "-" for c in os.uname().nodename)[:40]
+                self.path = self.folder / f"{stamp}-{host}-{os.getpid()}-{os.urandom(4).hex()}.jsonl"
                 self._fd = os.open(
                     self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644
                 )

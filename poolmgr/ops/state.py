@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import secrets
+import os
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -55,7 +55,7 @@ class State:
             return identity
         with mapped_os_errors(self.folder):
             self.folder.mkdir(exist_ok=True)
-        row = {"schema": 1, "id": secrets.token_hex(16), "created": time.time()}
+        row = {"schema": 1, "id": os.urandom(16).hex(), "created": time.time()}
         with suppress(AlreadyExistsError):
             create_durable(self.identity_file, (json.dumps(row) + "\n").encode())
         identity = self.identity()
