@@ -76,7 +76,7 @@ COMMANDS: dict[str, Lazy] = {
     ),
     "verify": Lazy(
         "poolmgr.cli.verify:verify",
-        "Say whether images are valid, by their bytes and on request by Apptainer.",
+        "Say whether images are valid: the bytes themselves are read, Apptainer is not needed.",
         LOOK,
     ),
     "demo": Lazy(

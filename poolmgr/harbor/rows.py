@@ -1,7 +1,7 @@
 """Rows of task datasets in Parquet and JSON: which image does each task ask for?
 
 A row that cannot be read is a ``Row`` with ``trouble``, never a row less. Where things stand
-(docs/bind.md): ``env_config`` is a struct or a JSON text with ``image`` and ``task_id``; what it
+(docs/cli/bind.md): ``env_config`` is a struct or a JSON text with ``image`` and ``task_id``; what it
 does not say is taken from the columns ``image`` and ``task_id``, and last, beside an
 ``env_config``, the task id from ``ground_truth``.
 """

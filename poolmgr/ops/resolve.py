@@ -61,7 +61,7 @@ def resolve_task(view: PoolView, task: str, variant: str | None = None) -> Path:
 
 
 def resolve_reference(view: PoolView, reference: str) -> Path:
-    """The image that answers to an image reference, absolute and proven (docs/resolve.md).
+    """The image that answers to an image reference, absolute and proven (docs/cli/resolve.md).
 
     A path that ends in ``.sif`` is passed through if the file is there and is an image. Raises what
     ``resolve_task`` raises, and ``ReferenceInvalidError`` for a reference that is none.

@@ -1,6 +1,6 @@
 """From an image reference to the one blob of a pool that holds it, or an error. Pure; fails closed.
 
-The rules, in order (docs/resolve.md); the first that yields a blob decides, and one that yields
+The rules, in order (docs/cli/resolve.md); the first that yields a blob decides, and one that yields
 two is an error:
 
 1. the file name that the naming rule makes of the reference exactly as it was written;
