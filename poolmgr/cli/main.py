@@ -60,24 +60,24 @@ COMMANDS: dict[str, Lazy] = {
         LOOK,
     ),
     "ls": Lazy("poolmgr.cli.ls:ls", "List the blobs or the tasks of variants, one a line.", LOOK),
-    "derive": Lazy("poolmgr.cli.derive:derive", "Make images of others by a recipe, reproducibly.", GROW),
-    "doctor": Lazy(
-        "poolmgr.cli.doctor:doctor",
-        "Show what is installed here, and what each missing tool would add.",
-        MORE,
+    "verify": Lazy(
+        "poolmgr.cli.verify:verify",
+        "Say whether images are valid: the bytes themselves are read, Apptainer is not needed.",
+        LOOK,
+    ),
+    "env": Lazy(
+        "poolmgr.cli.env:command", "Count, explain and pack the environments of task datasets.", LOOK
     ),
     "query": Lazy(
         "poolmgr.cli.query:query",
         "Run SQL over the blobs, tasks, checks and environments of pools and datasets.",
         LOOK,
     ),
-    "env": Lazy(
-        "poolmgr.cli.env:command", "Count, explain and pack the environments of task datasets.", LOOK
-    ),
-    "verify": Lazy(
-        "poolmgr.cli.verify:verify",
-        "Say whether images are valid: the bytes themselves are read, Apptainer is not needed.",
-        LOOK,
+    "derive": Lazy("poolmgr.cli.derive:derive", "Make images of others by a recipe, reproducibly.", GROW),
+    "doctor": Lazy(
+        "poolmgr.cli.doctor:doctor",
+        "Show what is installed here, and what each missing tool would add.",
+        MORE,
     ),
     "demo": Lazy(
         "poolmgr.cli.demo:demo", "Show what poolmgr does, on a small pool that is made for it.", MORE
