@@ -1,6 +1,6 @@
 """A task dataset as rows: Parquet, JSON lines, or a folder of task folders.
 
-What lies in the dataset decides its shape, from the names alone (docs/bind.md): folders with a
+What lies in the dataset decides its shape, from the names alone (docs/cli/bind.md): folders with a
 ``task.toml`` or an ``image.txt`` are tasks and belong to nobody else; of the other files Parquet
 is read before JSON lines. Files that look like rows and are not read are said in ``skipped``.
 """

@@ -101,7 +101,7 @@ def _parquet(name: str, opener: Opener, out: BinaryIO, image_for: ImageFor) -> N
 
 
 def _with_images(name: str, table: Any, values: list[dict[str, Any]], images: list[str | None]) -> Any:
-    """``table`` with each row's image set where it stood (docs/bind.md)."""
+    """``table`` with each row's image set where it stood (docs/cli/bind.md)."""
     configs: dict[int, str] = {}
     column: dict[int, str] = {}
     names = set(table.schema.names)

@@ -75,7 +75,7 @@ def set_member(text: str, key: str, value: str, at: int = 0) -> str:
 
 
 def set_row_image(text: str, image: str) -> str:
-    """A JSON row that names ``image`` where it named one before (docs/bind.md)."""
+    """A JSON row that names ``image`` where it named one before (docs/cli/bind.md)."""
     found = {member.key: member for member in members(text)[0]}
     column, entry = found.get(IMAGE), found.get(CONFIG)
     config = config_of(entry.value) if entry else None
