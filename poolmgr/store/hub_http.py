@@ -13,6 +13,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
 
@@ -223,8 +224,8 @@ class HubHttp:
         raise RemoteRefusedError(f"{self._pool}: {what}: more than {MAX_REDIRECTS} redirects")
 
     def _next(self, here: str, location: str, what: str) -> str:
-        target = urljoin(here, location)
-        if urlsplit(target).scheme != "https" and urlsplit(here).scheme == "https":
+        target = location if location.startswith(("http://", "https://")) else urljoin(here, location)
+        if origin(target)[0] != "https" and origin(here)[0] == "https":
             raise RemoteRefusedError(
                 f"{self._pool}: {what}: the server redirects from https to an address without it"
             )
@@ -349,6 +350,13 @@ def _request_target(pool: Any, url: str) -> str:
 
 
 def origin(url: str) -> Origin:
+    """(scheme, host, port) of a URL."""
+    path = url.find("/", url.find("://") + 3)
+    return _origin(url if path < 0 else url[:path])
+
+
+@lru_cache(maxsize=256)
+def _origin(url: str) -> Origin:
     parts = urlsplit(url)
     return (
         parts.scheme,
