@@ -164,10 +164,9 @@ def lines_of(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     while line := file.readline(MAX_LINE + 1):
         number += 1
         yield number, line
-        while len(line) > MAX_LINE and not line.endswith(b"\n"):
-            line = file.readline(MAX_LINE)
-            if not line or line.endswith(b"\n"):
-                break
+        rest = line if len(line) > MAX_LINE else b"\n"
+        while rest and not rest.endswith(b"\n"):
+            rest = file.readline(MAX_LINE)
 
 
 def is_list(name: str, opener: Opener) -> bool:
