@@ -35,11 +35,13 @@ FEW_NAMES = 5
 @click.option("--list", "everything", is_flag=True, help="Name every task of every finding.")
 @schemes_option
 @limits_option
+@options.manifest
 @options.jobs()
 @options.output()
 def command(
     datasets: tuple[str, ...], pool: str | None, variant: str | None, limit: int | None, by: str | None,
-    exact: bool, everything: bool, schemes: frozenset[Scheme], limits: Limits, jobs: int | None, out: Output,
+    exact: bool, everything: bool, schemes: frozenset[Scheme], limits: Limits, manifest: str | None,
+    jobs: int | None, out: Output,
 ) -> Exit:  # fmt: skip
     """Count the distinct environments of datasets, and the Daytona snapshots they need.
 
@@ -51,9 +53,13 @@ def command(
 
         if pool is None or variant is None or datasets:
             raise UsageError("a variant is counted with -p POOL --variant NAME and no DATASET")
-        return count_pool(pool, variant, limit, out)
+        return count_pool(pool, variant, limit, out, manifest)
     if not datasets:
         raise UsageError("no dataset was named", hint="poolmgr env count DATASET…, or -p POOL --variant NAME")
+    if limit is None and manifest is not None:
+        from poolmgr.store.locate import find_manifest
+
+        limit = find_manifest(manifest, Settings.read()).environments_limit
     limit = DEFAULT_LIMIT if limit is None else limit
     jobs = jobs or min(os.cpu_count() or 1, 8)
     counts = count(datasets, schemes, limits=limits, jobs=jobs, progress=out.progress())

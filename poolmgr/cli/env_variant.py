@@ -13,9 +13,10 @@ from poolmgr.plan.sharing import sharing
 from poolmgr.settings import Settings
 
 
-def count_pool(pool: str, variant: str, limit: int | None, out: Output) -> Exit:
-    """Print the count of ``variant``; ``limit`` holds for blobs, and only where it was given."""
-    view = open_pool(pool, Settings.read(), on_retry=out.progress().note)
+def count_pool(pool: str, variant: str, limit: int | None, out: Output, manifest: str | None = None) -> Exit:
+    """Print the count of ``variant``; ``limit`` (else the manifest's) holds for its distinct blobs."""
+    view = open_pool(pool, Settings.read(), manifest=manifest, on_retry=out.progress().note)
+    limit = view.manifest.environments_limit if limit is None else limit
     assignments = view.index.variant(variant)
     found = sharing(assignments, sha256_of(view, set(assignments.values())), trees_of(view))
     out.line(out.styled(text.name(variant), "bold") + f": {text.counted(found.tasks, 'task')}")

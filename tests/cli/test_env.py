@@ -197,3 +197,17 @@ def test_unpack_refuses_bad_rows_and_writes_the_rest(tmp_path: Path, poolmgr: Ru
     assert "left out: ../out" in done.stdout
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["good"]
     assert not (tmp_path.parent / "out").exists()
+
+
+def test_the_manifests_limit_holds_where_none_is_given(poolmgr: RunPoolmgr, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / "tasks" / name / "environment").mkdir(parents=True)
+        (tmp_path / "tasks" / name / "task.toml").write_text('version = "1.0"\n')
+        (tmp_path / "tasks" / name / "instruction.md").write_text("do it\n")
+        (tmp_path / "tasks" / name / "environment/Dockerfile").write_text(
+            f"FROM ubuntu:22.04\nRUN echo {name}\n"
+        )
+    (tmp_path / "rules.toml").write_text('schema = 1\n[pool]\nurl = "."\n[environments]\nlimit = 1\n')
+    assert poolmgr("env", "count", "tasks").returncode == 0
+    assert poolmgr("env", "count", "tasks", "--manifest", "rules.toml").returncode == 3
+    assert poolmgr("env", "count", "tasks", "--manifest", "rules.toml", "--limit", "2").returncode == 0

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
 import os
 import socket
 import subprocess
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -152,6 +156,47 @@ def test_apptainer_builds(built_sif: Path, gzip_sif: Path, tmp_path: Path) -> No
     passes(built_sif)
     again = images.build(built_sif, tmp_path / "again.sif", "--mksquashfs-args", "-comp zstd")
     passes(again)
+
+
+def test_apptainer_build_of_an_oci_archive(root: Path, tmp_path: Path) -> None:
+    """``docker save``-like input: an OCI layout in a tar, one layer, as registries hand it out."""
+    layout = tmp_path / "oci"
+    blobs = layout / "blobs/sha256"
+    blobs.mkdir(parents=True)
+
+    def put(data: bytes, kind: str) -> dict[str, object]:
+        digest = hashlib.sha256(data).hexdigest()
+        (blobs / digest).write_bytes(data)
+        return {
+            "mediaType": f"application/vnd.oci.image.{kind}",
+            "digest": f"sha256:{digest}",
+            "size": len(data),
+        }
+
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        tar.add(root, ".")
+    layer = put(packed.getvalue(), "layer.v1.tar")
+    config = {
+        "architecture": "amd64", "os": "linux", "config": {},
+        "rootfs": {"type": "layers", "diff_ids": [layer["digest"]]},
+    }  # fmt: skip
+    manifest = {
+        "schemaVersion": 2, "config": put(json.dumps(config).encode(), "config.v1+json"), "layers": [layer],
+    }  # fmt: skip
+    index = {"schemaVersion": 2, "manifests": [put(json.dumps(manifest).encode(), "manifest.v1+json")]}
+    (layout / "index.json").write_text(json.dumps(index))
+    (layout / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
+    archive = tmp_path / "image.tar"
+    with tarfile.open(archive, "w") as tar:
+        for part in layout.iterdir():
+            tar.add(part, part.name)
+    to = tmp_path / "from-oci.sif"
+    images.need("apptainer")
+    images.run(
+        "apptainer", "build", "--fakeroot", to, f"oci-archive:{archive}", env={"TMPDIR": str(tmp_path)}
+    )
+    passes(to)
 
 
 def test_after_sif_add_and_del(built_sif: Path, tmp_path: Path) -> None:
