@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from poolmgr.model.arch import runs_on
 from poolmgr.model.attestation import Standing
 from poolmgr.model.blob import Blob
 from poolmgr.model.finding import Finding, Level, Severity, Verdict
@@ -50,8 +51,13 @@ def judge(
     if standing is not None and standing.verdict is Verdict.BAD:
         worst = next((f for f in standing.findings if f.severity is Severity.ERROR), None)
         return _bad(worst or Finding("changed-since-proven", "an attestation says that the file is bad"))
-    if standing is not None and arch is not None and standing.arch is not None and standing.arch != arch:
-        return _bad(Finding("wrong-arch", f"the image is for {standing.arch}, the pool demands {arch}"))
+    if (
+        standing is not None
+        and arch is not None
+        and standing.arch is not None
+        and not runs_on(standing.arch, arch)
+    ):
+        return _bad(Finding("wrong-arch", f"the image is for {image_arch}, the pool demands {arch}"))
     sha256 = recorded.sha256 if recorded is not None else None
     if sha256 is not None and (standing is None or standing.sha256 is None):
         return Judgement(Need.HASH)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from poolmgr.model.arch import runs_on
 from poolmgr.model.finding import CODES, Finding, Severity
 from poolmgr.sif.source import Source
 
@@ -56,7 +57,6 @@ _MACHINES = {
     "armv6l": "arm",
     "loongarch64": "loong64",
 }
-_RUNS_TOO = {"amd64": "386", "arm64": "arm"}
 _ZEROS = bytes(DESCRIPTOR.size * 64)
 
 
@@ -154,11 +154,6 @@ def host_arch() -> str:
     """This machine's architecture by Go's name, such as ``amd64``."""
     machine = platform.machine().lower()
     return _MACHINES.get(machine, machine)
-
-
-def runs_on(image: str, machine: str) -> bool:
-    """Whether an image of one architecture runs on a machine of the other without emulation."""
-    return image == machine or _RUNS_TOO.get(machine) == image
 
 
 def read_container(source: Source) -> Container:

@@ -39,6 +39,7 @@ def stands(
             "sif-truncated",
         ),
         (RECORD, 5, stands(arch="arm64"), Need.NOTHING, "wrong-arch"),
+        (RECORD, 5, stands(arch="386"), Need.NOTHING, None),
         (None, 5, None, Need.CHECK, None),
         (None, 5, stands(sha256=None, mount="ok"), Need.NOTHING, None),
         (Blob("x.sif", 5), 5, None, Need.CHECK, None),
