@@ -57,7 +57,7 @@ def judge(
         and standing.arch is not None
         and not runs_on(standing.arch, arch)
     ):
-        return _bad(Finding("wrong-arch", f"the image is for {image_arch}, the pool demands {arch}"))
+        return _bad(Finding("wrong-arch", f"the image is for {standing.arch}, the pool demands {arch}"))
     sha256 = recorded.sha256 if recorded is not None else None
     if sha256 is not None and (standing is None or standing.sha256 is None):
         return Judgement(Need.HASH)
