@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,10 @@ LEVELS = [Level.HEADER, Level.MOUNT, Level.TABLES, Level.DATA]
 @pytest.fixture(scope="module", params=["gzip", "zstd", "xz", "lz4"])
 def base(request: pytest.FixtureRequest, root: Path, tmp_path_factory: pytest.TempPathFactory) -> Base:
     folder = tmp_path_factory.mktemp("base")
-    with (root / "usr/lib/noise").open("wb") as file:
-        file.write(hashlib.shake_128(b"noise").digest(300_000))
-    sif = images.build(root, folder / "x.sif", "--mksquashfs-args", f"-comp {request.param}")
+    tree = folder / "root"  # a copy: `root` is the whole session's
+    shutil.copytree(root, tree, symlinks=True)
+    (tree / "usr/lib/noise").write_bytes(hashlib.shake_128(b"noise").digest(300_000))
+    sif = images.build(tree, folder / "x.sif", "--mksquashfs-args", f"-comp {request.param}")
     return Base(sif.read_bytes())
 
 
