@@ -9,7 +9,7 @@ import click
 
 from poolmgr.cli import options, text
 from poolmgr.cli.output import Output
-from poolmgr.errors import BadFileError, Exit, PoolLacksBlobsError, UsageError
+from poolmgr.errors import Exit, PoolLacksBlobsError, UsageError
 from poolmgr.ops.fetch import DEFAULT_RESERVE, Fetch, Fetched, Request, failures
 from poolmgr.ops.transfer import Result
 from poolmgr.ops.view import open_pool
@@ -63,7 +63,7 @@ class Size(click.ParamType[int]):
     help="The folder to make a mirror of.",
 )
 @click.option("--all", "everything", is_flag=True, help="Every variant of the pool.")
-@click.option("--tasks", metavar="FILE", help="Only the tasks named in FILE, one a line ('-': stdin).")
+@options.tasks
 @click.option("--transfer", type=click.Choice(["auto", "http", "xet"]), default="auto", show_default=True,
               help="How bytes come from the Hub: ranged HTTP resumes inside a file, "
               "Xet needs fewer requests.")  # fmt: skip
@@ -104,7 +104,7 @@ def fetch(
     request = Request(
         to=to,
         variants=variants,
-        tasks=_task_list(tasks) if tasks is not None else None,
+        tasks=options.read_tasks(tasks) if tasks is not None else None,
         jobs=jobs,
         reserve=reserve,
         rehash=rehash,
@@ -129,17 +129,6 @@ def fetch(
     _show_rows(out, plan, fetched)
     _show_certificate(out, run, fetched)
     return fetched.exit
-
-
-def _task_list(name: str) -> tuple[str, ...]:
-    try:
-        with click.open_file(name, encoding="utf-8") as file:
-            tasks = tuple(dict.fromkeys(line.strip() for line in file if line.strip()))
-    except (OSError, UnicodeDecodeError) as e:
-        raise BadFileError(f"--tasks {name}: {getattr(e, 'strerror', None) or e}") from None
-    if not tasks:
-        raise UsageError(f"--tasks {name} names no task", hint="the list holds one task id a line")
-    return tasks
 
 
 # --- the plan ------------------------------------------------------------------------------------

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import stat
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -16,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from poolmgr.errors import (
-    AlreadyExistsError,
     DestinationError,
     Exit,
     NoSpaceError,
@@ -26,17 +23,18 @@ from poolmgr.errors import (
     UsageError,
 )
 from poolmgr.model.blob import INDEX_NAME, Blob
-from poolmgr.model.finding import Level, Severity
+from poolmgr.model.finding import Severity
 from poolmgr.model.index import Assignments, Index, nearest
-from poolmgr.model.lock import Lock
-from poolmgr.ops.attest import Attested, AttestWriter, load
+from poolmgr.ops.attest import AttestWriter
+from poolmgr.ops.fetch_locks import keep_foreign_index, write_locks
+from poolmgr.ops.holding import look
 from poolmgr.ops.partials import Partials
 from poolmgr.ops.progress import Progress, Silent
 from poolmgr.ops.state import State as Folder
 from poolmgr.ops.transfer import Mover, Outcome, Result
 from poolmgr.ops.view import PoolView
-from poolmgr.plan.transfer import FetchPlan, Item, Local, State, plan_fetch
-from poolmgr.store.files import create_durable, mapped_os_errors, write_durable
+from poolmgr.plan.transfer import FetchPlan, Item, State, plan_fetch
+from poolmgr.store.files import mapped_os_errors
 
 DEFAULT_RESERVE = 1_000_000_000
 """Bytes that a fetch leaves free on the destination's filesystem."""
@@ -135,9 +133,8 @@ class Fetch:
         expected = {name: self.view.manifest.rules(name).tasks for name in wanted}
         listing = self.view.listing
         needed = {path for tasks in wanted.values() for path in tasks.values()}
-        local = self._look(
-            (listing.blobs[p] for p in needed if p in listing.blobs), Partials(self.folder.partial)
-        )
+        blobs = (listing.blobs[p] for p in needed if p in listing.blobs)
+        local = look(self.folder, blobs, rehash=self.request.rehash)
         return plan_fetch(wanted, totals, listing, local, expected)
 
     def check(self, plan: FetchPlan) -> None:
@@ -211,55 +208,6 @@ class Fetch:
                 details=unknown,
             )
 
-    def _look(self, blobs: Iterable[Blob], partials: Partials) -> dict[str, Local]:
-        """What the destination holds of each blob."""
-        identity = self.folder.identity()
-        attested = load(self.folder.attest, identity) if identity is not None else Attested()
-        begun = partials.scan()
-        partials.close()
-        by_sha256 = self._proven_elsewhere(attested)
-        bad = _quarantined(self.folder.quarantine)
-        result = {}
-        for blob in blobs:
-            try:
-                st = os.lstat(self.request.to / blob.path)
-            except OSError:
-                size, proven = None, False
-            else:
-                size = st.st_size if stat.S_ISREG(st.st_mode) else -1
-                standing = attested.standing(blob.path, st)
-                proven = (
-                    standing is not None
-                    and standing.proves(Level.MOUNT, blob.sha256)
-                    and not self.request.rehash
-                )
-            sizes = [p.size for p in begun.get(blob.sha256 or "", ()) if p.size <= blob.size]
-            other = by_sha256.get(blob.sha256) if blob.sha256 and size != blob.size else None
-            result[blob.path] = Local(
-                size=size,
-                proven=proven,
-                partial=max(sizes, default=0),
-                elsewhere=other if other != blob.path else None,
-                quarantined=blob.sha256 in bad,
-            )
-        return result
-
-    def _proven_elsewhere(self, attested: Attested) -> dict[str, str]:
-        """sha256 -> a file of the destination whose bytes are proven to have it."""
-        result: dict[str, str] = {}
-        for path, rows in attested.rows.items():
-            sha256 = next((r.sha256 for r in reversed(rows) if r.sha256), None)
-            if sha256 is None or sha256 in result:
-                continue
-            try:
-                st = os.lstat(self.request.to / path)
-            except OSError:
-                continue
-            standing = attested.standing(path, st)
-            if stat.S_ISREG(st.st_mode) and standing is not None and standing.proves(Level.MOUNT, sha256):
-                result[sha256] = path
-        return result
-
     # --- acting ------------------------------------------------------------------------------------
 
     def carry_out(self, plan: FetchPlan) -> Fetched:
@@ -271,7 +219,7 @@ class Fetch:
             self.folder.partial.mkdir(exist_ok=True)
         identity = self.folder.ensure_identity()
         if self.request.adopt_existing:
-            self._keep_foreign_index()
+            keep_foreign_index(self.folder)
         stop = threading.Event()
         partials = Partials(self.folder.partial)
         todo = [i for i in plan.items if i.state not in (State.PROVEN, State.LACKING)]
@@ -292,14 +240,17 @@ class Fetch:
                 try:
                     outcomes = self._run(mover, todo, stop)
                 finally:
-                    mover.settle()
+                    mover.landing.settle()
             good = [o.item.blob for o in outcomes if o.good] + [i.blob for i in plan.of(State.PROVEN)]
             partials.sweep(b.sha256 for b in good if b.sha256)
         finally:
             partials.close()
             self.progress.end()
-        fetched = Fetched(plan, tuple(sorted(outcomes, key=lambda o: o.item.blob.path)), ())
-        return self._write_locks(fetched)
+        outcomes.sort(key=lambda o: o.item.blob.path)
+        locked, notes = write_locks(
+            self.folder, self.view, plan, outcomes, allow_missing=self.request.allow_missing
+        )
+        return Fetched(plan, tuple(outcomes), locked, notes)
 
     @contextmanager
     def _way(self, todo: list[Item]) -> Iterator[Download | None]:
@@ -390,95 +341,6 @@ class Fetch:
             if busy:
                 time.sleep(0.2)
         return outcomes
-
-    # --- the certificate ---------------------------------------------------------------------------
-
-    def _write_locks(self, fetched: Fetched) -> Fetched:
-        """The locks, last of all; only for variants whose every blob is proven, or with ``allow_missing``."""
-        hashes = {o.item.blob.path: o.sha256 for o in fetched.outcomes if o.good}
-        proven = {i.blob.path: i.blob for i in fetched.plan.of(State.PROVEN)}
-        proven |= {o.item.blob.path: o.item.blob for o in fetched.outcomes if o.good}
-        before = self.folder.locks()
-        locked, notes = [], []
-        for variant, tasks in fetched.plan.variants.items():
-            whole = all(path in proven for path in tasks.values())
-            if not tasks or not (whole or self.request.allow_missing):
-                continue
-            paths = sorted(set(tasks.values()) & proven.keys())
-            blobs = {
-                p: Blob(p, proven[p].size, proven[p].sha256 or hashes.get(p) or self._attested_hash(p))
-                for p in paths
-            }
-            lock = Lock(
-                variant=variant,
-                source=self.view.address,
-                commit=self.view.store.commit,
-                manifest=self.view.manifest.text,
-                tasks=tasks,
-                total_tasks=fetched.plan.totals[variant],
-                blobs=blobs,
-                time=time.time(),
-                complete=whole,
-            )
-            old = before.get(variant)
-            if old is not None and lock.subset:
-                if (old.source, old.commit) == (lock.source, lock.commit):
-                    lock = _joined(old, lock)
-                elif set(old.tasks) - set(lock.tasks):
-                    notes.append(
-                        f"{variant}: the tasks fetched before from {old.source} "
-                        f"at {old.commit} are no longer in the lock"
-                    )
-            self.folder.write_lock(lock)
-            locked.append(variant)
-        if locked:
-            self._write_index()
-        return replace(fetched, locked=tuple(locked), notes=tuple(notes))
-
-    def _attested_hash(self, path: str) -> str | None:
-        """For pools that list no sha256: the one found when the file was proven before."""
-        attested = load(self.folder.attest, self.folder.identity())
-        standing = attested.standing(path, os.lstat(self.request.to / path))
-        return standing.sha256 if standing else None
-
-    def _write_index(self) -> None:
-        """The index of the mirror for other tools, derived from all locks that stand when it is written."""
-        while True:
-            locks = self.folder.locks()
-            index = Index.build({v: dict(lock.tasks) for v, lock in locks.items()}, str(self.request.to))
-            write_durable(self.request.to / INDEX_NAME, index.to_bytes())
-            if self.folder.locks().keys() == locks.keys():
-                return
-
-    def _keep_foreign_index(self) -> None:
-        """Before the mirror's own index takes its place, somebody else's index is kept under another name."""
-        theirs = self.request.to / INDEX_NAME
-        if theirs.exists() and not self.folder.locks():
-            kept = (
-                self.folder.folder
-                / "adopted"
-                / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{INDEX_NAME}"
-            )
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                create_durable(kept, theirs.read_bytes())
-            except AlreadyExistsError:
-                return
-
-
-def _joined(old: Lock, new: Lock) -> Lock:
-    """Two subsets of one variant at one commit: both hold."""
-    tasks = {**old.tasks, **new.tasks}
-    blobs = {**old.blobs, **new.blobs}
-    return replace(new, tasks=tasks, blobs=blobs, complete=all(p in blobs for p in tasks.values()))
-
-
-def _quarantined(folder: Path) -> set[str]:
-    """The sha256 of everything that lies in quarantine."""
-    try:
-        return {name.removesuffix(".json") for name in os.listdir(folder) if name.endswith(".json")}
-    except FileNotFoundError:
-        return set()
 
 
 def failures(fetched: Fetched) -> list[tuple[Outcome, str]]:

@@ -10,7 +10,6 @@ wins. A partial whose writer cannot be seen (another machine) is only ever copie
 from __future__ import annotations
 
 import hashlib
-import itertools
 import os
 import re
 import secrets
@@ -63,6 +62,35 @@ class Partial:
     links: int
 
 
+def scan(folder: Path, only: str = "") -> dict[str, list[Partial]]:
+    """Key -> every partial file there is, the longest first; files of other names are not ours.
+
+    With ``only``, no other file than those of keys that begin so is looked at.
+    """
+    found: dict[str, list[Partial]] = defaultdict(list)
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if not entry.name.startswith(only):
+                    continue
+                match = _NAME.fullmatch(entry.name)
+                if match is None or not entry.is_file(follow_symlinks=False):
+                    continue
+                with suppress(FileNotFoundError):
+                    st = entry.stat(follow_symlinks=False)
+                    key, domain, pid, start, run = match.groups()
+                    partial = Partial(
+                        Path(entry.path), key, domain, int(pid), int(start), run,
+                        st.st_size, st.st_mtime_ns, st.st_nlink,
+                    )  # fmt: skip
+                    found[key].append(partial)
+    except FileNotFoundError:
+        return {}
+    for group in found.values():
+        group.sort(key=lambda p: (-p.size, p.path.name))
+    return found
+
+
 class Partials:
     """The partial files of one folder, seen by one run. ``close`` ends the run's claim on its own."""
 
@@ -71,7 +99,6 @@ class Partials:
         self.run = secrets.token_hex(4)
         self.domain = _domain()
         self._suffix = f"{self.domain}-{os.getpid()}-{_process_start(os.getpid()) or 0}-{self.run}.part"
-        self._count = itertools.count()
         _live_runs.add(self.run)
 
     def close(self) -> None:
@@ -81,44 +108,8 @@ class Partials:
         """The path at which this run writes the blob with this key."""
         return self.folder / f"{key}.{self._suffix}"
 
-    def scan(self, only: str = "") -> dict[str, list[Partial]]:
-        """Key -> every partial file there is, the longest first; files of other names are not ours.
-
-        With ``only``, no other file than those of keys that begin so is looked at.
-        """
-        found: dict[str, list[Partial]] = defaultdict(list)
-        try:
-            with os.scandir(self.folder) as entries:
-                for entry in entries:
-                    if not entry.name.startswith(only):
-                        continue
-                    match = _NAME.fullmatch(entry.name)
-                    if match is None or not entry.is_file(follow_symlinks=False):
-                        continue
-                    with suppress(FileNotFoundError):
-                        st = entry.stat(follow_symlinks=False)
-                        key, domain, pid, start, run = match.groups()
-                        found[key].append(
-                            Partial(
-                                Path(entry.path),
-                                key,
-                                domain,
-                                int(pid),
-                                int(start),
-                                run,
-                                st.st_size,
-                                st.st_mtime_ns,
-                                st.st_nlink,
-                            )
-                        )
-        except FileNotFoundError:
-            return {}
-        for group in found.values():
-            group.sort(key=lambda p: (-p.size, p.path.name))
-        return found
-
     def of(self, key: str) -> list[Partial]:
-        return self.scan(key).get(key, [])
+        return scan(self.folder, key).get(key, [])
 
     def is_mine(self, partial: Partial) -> bool:
         return partial.run == self.run and partial.domain == self.domain
@@ -154,7 +145,7 @@ class Partials:
     def sweep(self, keys: Iterable[str] | None = None) -> None:
         """Remove the partials of dead runs: those of ``keys``, or all."""
         wanted = None if keys is None else set(keys)
-        for key, group in self.scan().items():
+        for key, group in scan(self.folder).items():
             if wanted is None or key in wanted:
                 for partial in group:
                     if self.surely_dead(partial) or self.is_mine(partial):

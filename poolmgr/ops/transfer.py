@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 import random
-import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
@@ -24,24 +22,25 @@ from poolmgr.errors import (
     AlreadyExistsError,
     BadFileError,
     CredentialsError,
-    DestinationError,
     PoolError,
     RemoteRefusedError,
     RemoteTroubleError,
 )
 from poolmgr.model.attestation import Attestation
 from poolmgr.model.blob import Blob
-from poolmgr.model.finding import Finding, Level, Severity, Verdict
+from poolmgr.model.finding import Finding, Level, Verdict
 from poolmgr.model.stamp import Stamp
 from poolmgr.ops.attest import AttestWriter
-from poolmgr.ops.partials import Partials
+from poolmgr.ops.landing import Landing
+from poolmgr.ops.partials import Partial, Partials
 from poolmgr.ops.progress import Progress
+from poolmgr.ops.quarantine import Quarantine, quarantine_findings
 from poolmgr.ops.state import State as Folder
 from poolmgr.plan.transfer import Item, State
 from poolmgr.sif.check import Report, check
 from poolmgr.sif.source import FileSource
 from poolmgr.store.base import Store
-from poolmgr.store.files import fsync_dir, mapped_os_errors, publish, replace, write_durable
+from poolmgr.store.files import mapped_os_errors, publish, replace
 
 CHUNK = 1 << 20
 TRIES_WITHOUT_PROGRESS = 5
@@ -106,9 +105,10 @@ class Mover:
     stopped: Callable[[], bool] = lambda: False
     download: Callable[[Blob, Path], None] | None = None
     """Another way to bring a whole file (Xet); None is ranged HTTP."""
-    dirty: set[Path] = field(default_factory=set)
-    """Folders with new names that are not yet on disk; ``settle`` syncs them."""
-    _guard: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self.landing = Landing(self.folder.root)
+        self.quarantine = Quarantine(self.folder.quarantine)
 
     # --- the ways of an item ---------------------------------------------------------------------
 
@@ -128,9 +128,10 @@ class Mover:
                 copied = self._copy(item, self.folder.root / item.source)
                 if copied is not None:
                     return copied
-            if not wait and self.holders(item.blob):
+            begun = self.partials.of(self._key(item.blob))
+            if not wait and self._alive(begun):
                 return Outcome(item, Result.BUSY)
-            return self._bring(item, sent)
+            return self._bring(item, sent, begun)
         except (BadFileError, CredentialsError, RemoteRefusedError, RemoteTroubleError) as e:
             result = Result.TROUBLE if isinstance(e, RemoteTroubleError) else Result.FAILED
             return Outcome(item, result, sent.total, (Finding(e.code, e.message),), error=e)
@@ -169,11 +170,11 @@ class Mover:
             return None
         return self._finish(item, part, digest.hexdigest(), Result.COPIED, 0)
 
-    def _bring(self, item: Item, sent: _Counter) -> Outcome:
+    def _bring(self, item: Item, sent: _Counter, begun: list[Partial]) -> Outcome:
         """From the pool, from where a partial ends; wrong bytes are fetched once more from byte 0."""
         part = self.partials.mine(self._key(item.blob))
         fresh = item.blob.sha256 is None or self.download is not None
-        start = 0 if fresh else self.partials.take_over(self._key(item.blob), item.blob.size)
+        start = 0 if fresh else self.partials.take_over(self._key(item.blob), item.blob.size, begun)
         for last in (False, True):
             try:
                 if self.download is not None:
@@ -194,7 +195,7 @@ class Mover:
 
     def _again_from_quarantine(self, item: Item) -> Outcome:
         """Look at the quarantined bytes once more: a newer poolmgr may judge otherwise."""
-        held = self.quarantined_file(item.blob)
+        held = self.quarantine.file(item.blob.sha256)
         findings: tuple[Finding, ...] = ()
         if held.exists():
             with FileSource(held) as source:
@@ -202,12 +203,10 @@ class Mover:
                 good = report.verdict.passes and self._hash(source.fd, 0, source.size) == item.blob.sha256
             if good:
                 outcome = self._finish(item, held, item.blob.sha256 or "", Result.KEPT, 0)
-                held.with_suffix(".json").unlink(missing_ok=True)
+                self.quarantine.forget(item.blob.sha256)
                 return outcome
             findings = report.findings
-        return Outcome(
-            item, Result.QUARANTINED, findings=(_quarantine_finding(item.blob, findings), *findings)
-        )
+        return Outcome(item, Result.QUARANTINED, findings=quarantine_findings(item.blob, findings))
 
     # --- bytes -------------------------------------------------------------------------------------
 
@@ -314,7 +313,7 @@ class Mover:
         if not report.verdict.passes:
             return self._quarantine(item, part, sha256, report, sent)
         final = self.folder.root / blob.path
-        self._make_parent(final)
+        self.landing.make_parent(final)
         try:
             publish(part, final)
         except AlreadyExistsError:
@@ -325,7 +324,7 @@ class Mover:
                     part.unlink(missing_ok=True)
                     return theirs
             replace(part, final)
-        self._dirty(final.parent)
+        self.landing.changed(final.parent)
         self._attest(blob.path, final, sha256, report)
         return Outcome(item, result, sent, report.findings, sha256)
 
@@ -337,30 +336,9 @@ class Mover:
                 "not-checked", "the image could not be checked here: " + "; ".join(map(str, report.findings))
             )
             return Outcome(item, Result.FAILED, sent, (found, *report.findings), sha256)
-        held = self.folder.quarantine / f"{sha256}.sif"
-        with mapped_os_errors(held):
-            self.folder.quarantine.mkdir(parents=True, exist_ok=True)
-        replace(path, held)
-        self._dirty(path.parent)
-        row = {
-            "schema": 1,
-            "kind": "quarantine",
-            "path": blob.path,
-            "size": blob.size,
-            "sha256": sha256,
-            "verdict": report.verdict.value,
-            "findings": [f.as_json() for f in report.findings],
-            "version": __version__,
-            "time": time.time(),
-        }
-        write_durable(
-            held.with_suffix(".json"), (json.dumps(row, indent=1, ensure_ascii=False) + "\n").encode()
-        )
-        findings = (_quarantine_finding(blob, report.findings), *report.findings)
+        findings = self.quarantine.hold(blob, path, sha256, report)
+        self.landing.changed(path.parent)
         return Outcome(item, Result.QUARANTINED, sent, findings, sha256)
-
-    def quarantined_file(self, blob: Blob) -> Path:
-        return self.folder.quarantine / f"{blob.sha256}.sif"
 
     def _attest(self, path: str, file: Path, sha256: str, report: Report) -> None:
         self.attest.add(
@@ -377,41 +355,15 @@ class Mover:
             )
         )
 
-    def _make_parent(self, final: Path) -> None:
-        """The folder of ``final``, made component by component; a link that leaves the mirror is refused."""
-        root, folder = self.folder.root, self.folder.root
-        for part in final.parent.relative_to(root).parts:
-            folder = folder / part
-            if folder.is_symlink():
-                raise DestinationError(
-                    f"{folder} is a symbolic link, so files in it would not lie in {root}",
-                    hint="remove the link, or fetch into the folder that it leads to",
-                )
-            with mapped_os_errors(folder):
-                if not folder.is_dir():
-                    folder.mkdir(exist_ok=True)
-                    self._dirty(folder.parent)
-
-    def _dirty(self, folder: Path) -> None:
-        with self._guard:
-            self.dirty.add(folder)
-
-    def settle(self) -> None:
-        """Every name given so far is on disk when this returns."""
-        with self._guard:
-            folders, self.dirty = self.dirty, set()
-        for folder in sorted(folders):
-            fsync_dir(folder)
-
     # --- small things -------------------------------------------------------------------------------
 
     def holders(self, blob: Blob) -> tuple[tuple[str, int, int], ...]:
         """Partial files of runs that are not surely dead, this one left out: (name, size, mtime_ns)."""
-        return tuple(
-            (p.path.name, p.size, p.mtime_ns)
-            for p in self.partials.of(self._key(blob))
-            if not self.partials.is_mine(p) and not self.partials.surely_dead(p)
-        )
+        alive = self._alive(self.partials.of(self._key(blob)))
+        return tuple((p.path.name, p.size, p.mtime_ns) for p in alive)
+
+    def _alive(self, begun: list[Partial]) -> list[Partial]:
+        return [p for p in begun if not self.partials.is_mine(p) and not self.partials.surely_dead(p)]
 
     def _key(self, blob: Blob) -> str:
         """The blob's sha256; where the pool gives none, a key of its own address (never continued)."""
@@ -453,11 +405,3 @@ def _size_finding(blob: Blob, found: int, head: bytes) -> Finding:
 
 def _hash_finding(blob: Blob, found: str) -> Finding:
     return Finding("wrong-hash", f"the pool lists sha256 {blob.sha256}, what arrived has {found}")
-
-
-def _quarantine_finding(blob: Blob, findings: tuple[Finding, ...]) -> Finding:
-    why = "; ".join(str(f) for f in findings if f.severity is Severity.ERROR) or "no valid image"
-    return Finding(
-        "quarantined",
-        f"the bytes are the pool's (sha256 {blob.sha256 or 'not recorded'}), the image is not valid: {why}",
-    )

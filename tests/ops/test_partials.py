@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from poolmgr.ops.partials import Partials
+from poolmgr.ops.partials import Partials, scan
 
 KEY = "a" * 64
 ROOT = Path(__file__).parents[2]
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 def leave_partial(folder: Path, data: bytes, *, alive: bool = False) -> subprocess.Popen[str]:
     """Another process writes a partial and dies, or lives until its stdin closes."""
     code = (
-        "import sys; from pathlib import Path; from poolmgr.ops.partials import Partials\n"
+        "import sys; from pathlib import Path; from poolmgr.ops.partials import Partials, scan\n"
         f"p = Partials(Path(sys.argv[1])); p.mine({KEY!r}).write_bytes({data!r})\n"
         "print('written', flush=True)\n" + ("sys.stdin.read()\n" if alive else "")
     )
@@ -107,6 +107,6 @@ def test_files_of_other_names_are_not_ours(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("keep")
     (tmp_path / f"{KEY}.part").write_text("keep")
     partials = Partials(tmp_path)
-    assert partials.scan() == {}
+    assert scan(tmp_path) == {}
     partials.sweep()
     assert len(list(tmp_path.iterdir())) == 2

@@ -1,0 +1,61 @@
+"""What a destination holds of the blobs that a fetch wants; looks, and reads no file's bytes."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+
+from poolmgr.model.blob import Blob
+from poolmgr.model.finding import Level
+from poolmgr.ops.attest import Attested, load
+from poolmgr.ops.partials import scan
+from poolmgr.ops.quarantine import Quarantine
+from poolmgr.ops.state import State
+from poolmgr.plan.transfer import Local
+
+
+def look(folder: State, blobs: Iterable[Blob], *, rehash: bool = False) -> dict[str, Local]:
+    """Blob path -> what is there of it. With ``rehash`` no attestation counts as proof of a file's bytes."""
+    identity = folder.identity()
+    attested = load(folder.attest, identity) if identity is not None else Attested()
+    begun = scan(folder.partial)
+    by_sha256 = _proven_elsewhere(folder, attested)
+    bad = Quarantine(folder.quarantine).hashes()
+    result = {}
+    for blob in blobs:
+        try:
+            st = os.lstat(folder.root / blob.path)
+        except OSError:
+            size, proven = None, False
+        else:
+            size = st.st_size if stat.S_ISREG(st.st_mode) else -1
+            standing = attested.standing(blob.path, st)
+            proven = standing is not None and standing.proves(Level.MOUNT, blob.sha256) and not rehash
+        sizes = [p.size for p in begun.get(blob.sha256 or "", ()) if p.size <= blob.size]
+        other = by_sha256.get(blob.sha256) if blob.sha256 and size != blob.size else None
+        result[blob.path] = Local(
+            size=size,
+            proven=proven,
+            partial=max(sizes, default=0),
+            elsewhere=other if other != blob.path else None,
+            quarantined=blob.sha256 in bad,
+        )
+    return result
+
+
+def _proven_elsewhere(folder: State, attested: Attested) -> dict[str, str]:
+    """sha256 -> a file of the destination whose bytes are proven to have it."""
+    result: dict[str, str] = {}
+    for path, rows in attested.rows.items():
+        sha256 = next((r.sha256 for r in reversed(rows) if r.sha256), None)
+        if sha256 is None or sha256 in result:
+            continue
+        try:
+            st = os.lstat(folder.root / path)
+        except OSError:
+            continue
+        standing = attested.standing(path, st)
+        if stat.S_ISREG(st.st_mode) and standing is not None and standing.proves(Level.MOUNT, sha256):
+            result[sha256] = path
+    return result
