@@ -28,7 +28,8 @@ from poolmgr.model.task import Row
 from poolmgr.ops.copytree import copy_folder
 from poolmgr.ops.dataset import Origin, origin_of
 from poolmgr.settings import Settings
-from poolmgr.store.files import fsync_dir, fsync_file, mapped_os_errors, publish_durable, temp_name
+from poolmgr.store.files import fsync_dir, fsync_file, mapped_os_errors, publish_durable
+from poolmgr.temporary import temp_name
 
 Resolve = Callable[[str], Path]
 """Task id -> its absolute image; raises a ``PoolError`` for one that has none."""

@@ -50,7 +50,6 @@ from poolmgr.plan.derive import (
 )
 from poolmgr.sif.apptainer import Apptainer
 from poolmgr.sif.check import check_file
-from poolmgr.sif.child import scratch_folder
 from poolmgr.sif.derived import provenance_of
 from poolmgr.sif.header import read_container
 from poolmgr.sif.identity import file_sha256, tree_sha256
@@ -58,6 +57,7 @@ from poolmgr.sif.image import open_image
 from poolmgr.sif.python import Interpreter, find_interpreter
 from poolmgr.sif.source import FileSource
 from poolmgr.store.files import make_dirs, mapped_os_errors, publish_durable, write_durable
+from poolmgr.temporary import scratch_folder, sweep
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -246,6 +246,7 @@ class Derive:
         if any(isinstance(step, Run) for p in plan for step in p.work.steps):
             Apptainer.need()
         make_dirs(self.request.to)
+        sweep(self.request.to)
         self.progress.begin("deriving", files=len(plan))
         outcomes = self._each(self._make, plan)
         self.progress.end()

@@ -9,42 +9,17 @@ wins. A partial whose writer cannot be seen (another machine) is only ever copie
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
-import secrets
 from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-_NAME = re.compile(r"([0-9a-f]{64})\.([0-9a-f]{12})-(\d{1,10})-(\d{1,20})-([0-9a-f]{8})\.part")
-_live_runs: set[str] = set()
+from poolmgr.owner import MARK, Owner
 
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""
-
-
-def _process_start(pid: int) -> int | None:
-    """Clock ticks after boot at which ``pid`` started (proc(5), stat field 22); None if it is gone."""
-    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
-    return int(fields[19]) if len(fields) > 19 and fields[0] not in "ZX" else None
-
-
-def _domain() -> str:
-    """The set of processes that this one can see the life of: one boot, one pid namespace."""
-    try:
-        namespace = os.readlink("/proc/self/ns/pid")
-    except OSError:
-        namespace = secrets.token_hex(8)  # nobody's life can be seen: nothing is ever surely dead
-    boot = _read("/proc/sys/kernel/random/boot_id").strip()
-    return hashlib.sha256(f"{boot} {namespace}".encode()).hexdigest()[:12]
+_NAME = re.compile(rf"([0-9a-f]{{64}})\.({MARK})\.part")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +28,7 @@ class Partial:
 
     path: Path
     key: str
-    domain: str
-    pid: int
-    start: int
-    run: str
+    owner: Owner
     size: int
     mtime_ns: int
     links: int
@@ -78,11 +50,9 @@ def scan(folder: Path, only: str = "") -> dict[str, list[Partial]]:
                     continue
                 with suppress(FileNotFoundError):
                     st = entry.stat(follow_symlinks=False)
-                    key, domain, pid, start, run = match.groups()
-                    partial = Partial(
-                        Path(entry.path), key, domain, int(pid), int(start), run,
-                        st.st_size, st.st_mtime_ns, st.st_nlink,
-                    )  # fmt: skip
+                    key, owner = match[1], Owner.parse(match[2])
+                    assert owner is not None
+                    partial = Partial(Path(entry.path), key, owner, st.st_size, st.st_mtime_ns, st.st_nlink)
                     found[key].append(partial)
     except FileNotFoundError:
         return {}
@@ -96,31 +66,24 @@ class Partials:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.run = secrets.token_hex(4)
-        self.domain = _domain()
-        self._suffix = f"{self.domain}-{os.getpid()}-{_process_start(os.getpid()) or 0}-{self.run}.part"
-        _live_runs.add(self.run)
+        self.owner = Owner.begin()
 
     def close(self) -> None:
-        _live_runs.discard(self.run)
+        self.owner.close()
 
     def mine(self, key: str) -> Path:
         """The path at which this run writes the blob with this key."""
-        return self.folder / f"{key}.{self._suffix}"
+        return self.folder / f"{key}.{self.owner}.part"
 
     def of(self, key: str) -> list[Partial]:
         return scan(self.folder, key).get(key, [])
 
     def is_mine(self, partial: Partial) -> bool:
-        return partial.run == self.run and partial.domain == self.domain
+        return partial.owner == self.owner
 
     def surely_dead(self, partial: Partial) -> bool:
         """Whether the writer's end can be seen from here."""
-        if partial.domain != self.domain:
-            return False
-        if partial.pid == os.getpid():
-            return partial.run not in _live_runs
-        return _process_start(partial.pid) != partial.start
+        return partial.owner.surely_dead(self.owner.domain)
 
     def take_over(self, key: str, limit: int, others: Iterable[Partial] | None = None) -> int:
         """Begin with the longest partial of others up to ``limit`` bytes; returns the bytes in ``mine``.

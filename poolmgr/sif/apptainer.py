@@ -21,10 +21,11 @@ from typing import Any
 from poolmgr.errors import AlreadyExistsError, BadFileError, MissingToolError, PoolError, ToolFailedError
 from poolmgr.model.finding import Finding, Level, Verdict
 from poolmgr.sif.check import check, check_file
-from poolmgr.sif.child import Done, run_child, scratch_folder
+from poolmgr.sif.child import Done, run_child
 from poolmgr.sif.header import GENERIC, JSON, Container, finding, read_container
 from poolmgr.sif.image import METADATA_NAME, open_image
 from poolmgr.sif.source import FileSource
+from poolmgr.temporary import scratch_folder
 
 PROGRAMS = ("apptainer", "singularity")
 INSPECT_SECONDS = 60.0

@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
-import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO
 
 KEPT = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ")
@@ -73,27 +70,6 @@ def run_child(
         _end_group(child)
         texts = [drain.text() for drain in drains]
     return Done(child.returncode, texts[0], texts[1], timed_out)
-
-
-@contextlib.contextmanager
-def scratch_folder(beside: Path | None = None) -> Iterator[Path]:
-    """A new folder, on the filesystem of ``beside`` where that is given, removed at the end."""
-    folder = Path(tempfile.mkdtemp(prefix=".poolmgr-", dir=beside))
-    try:
-        yield folder
-    finally:
-        _remove(folder)
-
-
-def _remove(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    if folder.exists():
-        # a container's own folders may forbid their owner to write
-        for path, folders, _ in os.walk(folder):
-            for name in folders:
-                with contextlib.suppress(OSError):
-                    os.chmod(Path(path, name), 0o700, follow_symlinks=False)
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _end_group(child: subprocess.Popen[bytes]) -> None:

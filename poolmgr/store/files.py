@@ -11,15 +11,12 @@ import contextlib
 import ctypes
 import errno
 import os
-import secrets
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 from poolmgr.errors import AlreadyExistsError, DestinationError, NoSpaceError, PoolError
-
-TEMP_PREFIX = ".poolmgr-tmp-"
-"""Begins every temporary file's name; dot-leading, so no listing shows one that a crash left."""
+from poolmgr.temporary import temp_name
 
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
 _NO_FSYNC = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EBADF}
@@ -76,11 +73,6 @@ def mapped_os_errors(where: str | os.PathLike[str], doing: str = "write") -> Ite
         yield
     except OSError as e:
         raise destination_error(e, doing, where) from e
-
-
-def temp_name(folder: str | os.PathLike[str]) -> Path:
-    """A name in ``folder`` that no other process uses; nothing is created."""
-    return Path(folder) / f"{TEMP_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
 
 
 @contextlib.contextmanager

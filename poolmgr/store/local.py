@@ -24,7 +24,6 @@ from poolmgr.model.blob import (
     shown,
 )
 from poolmgr.store.files import (
-    TEMP_PREFIX,
     create_durable,
     fsync_dir,
     make_dirs,
@@ -34,6 +33,7 @@ from poolmgr.store.files import (
     temp_file,
     write_all,
 )
+from poolmgr.temporary import TEMP_PREFIX
 
 CHUNK = 1 << 20
 MAX_LISTED = 2_000_000

@@ -31,7 +31,7 @@ from poolmgr.errors import (
 from poolmgr.model.blob import INDEX_NAME, Blob, Listing, check_path, path_trouble, shown
 from poolmgr.store.address import printable
 from poolmgr.store.base import OnRetry
-from poolmgr.store.files import temp_name
+from poolmgr.temporary import temp_name
 
 CHUNK = 8 << 20
 """Bytes of one request while a file is streamed."""

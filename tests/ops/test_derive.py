@@ -517,3 +517,4 @@ def test_killed_at_any_moment_it_leaves_no_half_file_and_goes_on(tmp_path: Path)
     good(done)
     assert len(done.tasks) == 40
     assert done.of(Result.KEPT)
+    assert not list(out.glob(".poolmgr-*")), "what the killed runs left is swept"

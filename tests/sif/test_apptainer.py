@@ -14,7 +14,8 @@ from poolmgr.errors import AlreadyExistsError, BadFileError, ToolFailedError
 from poolmgr.model.finding import Level, Verdict
 from poolmgr.sif.apptainer import Apptainer, Cause, cause_of, last_word
 from poolmgr.sif.check import check_file
-from poolmgr.sif.child import Done, run_child, scratch_folder
+from poolmgr.sif.child import Done, run_child
+from poolmgr.temporary import scratch_folder
 from tests import images
 
 

@@ -19,8 +19,8 @@ from poolmgr.errors import (
     PoolNotFoundError,
     UnsafePathError,
 )
-from poolmgr.store.files import TEMP_PREFIX
 from poolmgr.store.local import LocalStore
+from poolmgr.temporary import TEMP_PREFIX
 from tests.conftest import ROOT
 
 
