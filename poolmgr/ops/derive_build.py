@@ -5,8 +5,9 @@ from __future__ import annotations
 import fcntl
 import shlex
 import shutil
+import string
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -31,6 +32,9 @@ from poolmgr.sif.write import DataType, blob
 from poolmgr.sif.write_node import Kind, Node
 
 _FICLONE = 0x40049409
+_PLAIN = frozenset(string.ascii_letters + string.digits + " _-+=./,:;@<>()|&$")
+MAX_POST = 60_000
+"""Bytes; a section of 64 KB is "token too long" to Apptainer 1.4."""
 TOOLS = {"poolmgr": poolmgr.__version__, "zlib": zlib.ZLIB_RUNTIME_VERSION}
 
 
@@ -134,12 +138,28 @@ def _install(draft: Draft, step: Pip, locked: Sequence[LockedWheel], folder: Pat
 def _run(base: Path, steps: Sequence[Run], scratch: Path, target: Path) -> None:
     """The commands in the image, by a build of Apptainer's own."""
     apptainer = Apptainer.need()
-    lines = ["set -eu", *(step.command for step in steps)]
-    post = "\n".join("    " + line for command in lines for line in command.splitlines())
+    post = post_section(step.command for step in steps)
     definition = scratch / "run.def"
     definition.write_text(f"Bootstrap: localimage\nFrom: {base.absolute()}\n\n%post\n{post}\n")
     target.unlink(missing_ok=True)
     apptainer.build(definition, target, scratch=scratch, env={"SOURCE_DATE_EPOCH": "0"})
+
+
+def post_section(commands: Iterable[str]) -> str:
+    """The commands as the text of a definition file's %post section.
+
+    Apptainer takes any line that begins with ``%``, even inside a here-document, for a section, and
+    ``{{ }}`` for a variable of its own, so every byte that is not plain is escaped for the
+    ``printf %b`` of POSIX. ``DeriveFailedError`` for more than Apptainer reads of a section.
+    """
+    script = "\n".join(("set -eu", *commands)).encode()
+    escaped = "".join(chr(b) if chr(b) in _PLAIN else f"\\0{b:03o}" for b in script)
+    if len(escaped) > MAX_POST:
+        raise DeriveFailedError(
+            f"the run steps take {len(escaped):,} bytes, and Apptainer reads {MAX_POST:,} of a section",
+            hint="bring the script into the image by a files step, and run it from there",
+        )
+    return f"    eval \"$(printf %b '{escaped}')\""
 
 
 def copy(source: FileSource, out: BinaryIO) -> None:

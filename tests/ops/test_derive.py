@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from poolmgr.errors import PoolError, RecipeInvalidError, UnknownTaskError, UsageError
+from poolmgr.errors import DeriveFailedError, PoolError, RecipeInvalidError, UnknownTaskError, UsageError
 from poolmgr.ops.derive import Derive, Derived, Request, Result
+from poolmgr.ops.derive_build import post_section
 from poolmgr.ops.pip_lock import pip_download
 from poolmgr.ops.view import open_folder
 from poolmgr.sif.derived import provenance_of
@@ -223,6 +224,22 @@ def test_a_command_is_run_by_apptainer_and_marks_the_result(tmp_path: Path, pyth
         told = provenance_of(source, read_container(source))
     assert told is not None
     assert told["reproducible"] is False
+
+
+@pytest.mark.apptainer
+def test_a_command_reaches_the_shell_as_it_was_written(tmp_path: Path, python_pool: Path) -> None:
+    need("apptainer")
+    text = "%post\n  %files 'a' \"b\" $HOME `x` \\\\ {{ name }} #\tüé\nend\n" + "long " * 2_000 + "\n"
+    command = f"cat > /app/made <<'END'\n{text}END\nx=$(echo 'it''s'); echo \"$x\" >> /app/made"
+    recipe = write(
+        tmp_path / "r", f"[[step]]\nrun = {json.dumps(command)}\n", '{ blob = "images/py__aaaaaaaaaaaa.sif" }'
+    )
+    done = derive(python_pool, recipe, tmp_path / "out")
+    good(done)
+    held = content(tmp_path / "out" / done.outcomes[0].planned.name)
+    assert held["app/made"] == f"{text}its\n".encode()
+    with pytest.raises(DeriveFailedError, match="reads 60,000 of a section"):
+        post_section(["true\n" * 20_000])
 
 
 def test_one_failure_stops_no_other_and_the_map_names_only_what_is_there(
