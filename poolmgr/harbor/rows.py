@@ -221,13 +221,16 @@ def _json_row(value: object, where: str) -> Row:
 # --- Parquet ----------------------------------------------------------------------------------------
 
 
-def open_parquet(name: str, file: BinaryIO) -> Any:
-    """A ``pyarrow.parquet.ParquetFile``; raises ``DatasetInvalidError`` naming the file."""
+def open_parquet(name: str, file: BinaryIO, *, buffer_size: int = 0) -> Any:
+    """A ``pyarrow.parquet.ParquetFile``; raises ``DatasetInvalidError`` naming the file.
+
+    Columns are read whole, or ``buffer_size`` bytes at a time.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        return pq.ParquetFile(file, pre_buffer=False)
+        return pq.ParquetFile(file, pre_buffer=False, buffer_size=buffer_size)
     except PoolError:
         raise
     except (pa.ArrowException, OSError, ValueError) as e:

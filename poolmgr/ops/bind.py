@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,6 @@ from poolmgr.errors import (
     DatasetInvalidError,
     DestinationError,
     NothingComparedError,
-    PoolError,
     UnboundTasksError,
 )
 from poolmgr.harbor.dataset import IMAGE_FILE, TASK_FILE, rows
@@ -27,12 +26,13 @@ from poolmgr.harbor.splice import set_docker_image
 from poolmgr.model.task import Row
 from poolmgr.ops.copytree import copy_folder
 from poolmgr.ops.dataset import Origin, origin_of
+from poolmgr.ops.resolve import MISSES
 from poolmgr.settings import Settings
-from poolmgr.store.files import fsync_dir, fsync_file, mapped_os_errors, publish_durable
+from poolmgr.store.files import mapped_os_errors, publish_durable, publish_folder_durable
 from poolmgr.temporary import temp_name
 
 Resolve = Callable[[str], Path]
-"""Task id -> its absolute image; raises a ``PoolError`` for one that has none."""
+"""Task id -> its absolute image; raises one of ``resolve.MISSES`` for one that has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +77,7 @@ def bind(
     Raises ``UnboundTasksError`` that lists every task without an image when they are more than
     ``drop_missing``, ``DatasetInvalidError`` for rows that cannot be read or written,
     ``AlreadyExistsError`` when ``out`` is there, ``NothingComparedError`` when no row would be left.
+    What ``resolve`` raises of other kinds (the pool cannot be read, say) is passed on at once.
     """
     origin = origin_of(address, settings, on_retry=on_retry)
     _check_out(origin, out)
@@ -98,7 +99,7 @@ def bind(
             if origin.is_file:
                 publish_durable(temp, out)
             else:
-                _publish_folder(temp, out)
+                publish_folder_durable(temp, out)
     finally:
         if temp.is_dir():
             shutil.rmtree(temp, ignore_errors=True)
@@ -149,7 +150,7 @@ def _resolve_all(
             continue
         try:
             images[task] = str(resolve(task))
-        except PoolError as e:
+        except MISSES as e:
             dropped[task] = Dropped(task, row.where, e.code, e.message)
     if len(dropped) > drop_missing:
         allowed = f", and --drop-missing allows {drop_missing:,}" if drop_missing else ""
@@ -240,22 +241,3 @@ def _prove(origin: Origin, temp: Path, given: list[Row], images: dict[str, str],
             f"{origin.address}: the copy does not read back as it was written (row {at + 1}); it was removed",
             hint="the dataset may have changed while it was read: run the command again",
         )
-
-
-def _publish_folder(temp: Path, out: Path) -> None:
-    for file in _files(temp):
-        fsync_file(file)
-    for folder, _, _ in os.walk(temp):
-        fsync_dir(folder)
-    if os.path.lexists(out):
-        raise AlreadyExistsError(f"{out}: the name is taken", hint="nothing is overwritten: give a new --out")
-    temp.rename(out)
-    fsync_dir(out.absolute().parent)
-
-
-def _files(root: Path) -> Iterator[Path]:
-    for folder, _, names in os.walk(root):
-        for name in names:
-            file = Path(folder) / name
-            if not file.is_symlink():
-                yield file

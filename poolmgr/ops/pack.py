@@ -25,6 +25,7 @@ from poolmgr.harbor.source import discover, tasks
 from poolmgr.harbor.tree import FolderTree, Kind, Tree, UnreadableError
 from poolmgr.model.environment import NotTask, Scheme, Task
 from poolmgr.ops.progress import Progress, Silent
+from poolmgr.store.files import fsync_dir, publish_durable
 
 GROUP_BYTES = 64 << 20
 GROUP_ROWS = 1000
@@ -82,7 +83,7 @@ def pack(
         _read_back(temporary, hashes)
         result.tasks = len(hashes)
         result.size = temporary.stat().st_size
-        _publish(temporary, target)
+        publish_durable(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
         progress.end()
@@ -181,28 +182,6 @@ def _refuse_existing(target: Path) -> None:
         raise DestinationError(f"{target.parent} is not a folder")
 
 
-def _publish(temporary: Path, target: Path) -> None:
-    """Give the complete file its name, unless somebody took it meanwhile."""
-    with open(temporary, "rb") as file:
-        os.fsync(file.fileno())
-    try:
-        os.link(temporary, target)
-    except FileExistsError:
-        raise AlreadyExistsError(f"{target} appeared meanwhile, and nothing is ever overwritten") from None
-    except OSError:  # a filesystem without hard links
-        _refuse_existing(target)
-        os.rename(temporary, target)
-    _sync_folder(target.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def unpack(
     source: Path, target: Path, *, limits: Limits | None = None, progress: Progress | None = None
 ) -> Packed:
@@ -247,7 +226,7 @@ def unpack(
                 details=[f"{n.where}: {n.finding}" for n in result.not_tasks],
             )
         os.rename(temporary, target)
-        _sync_folder(target.parent)
+        fsync_dir(target.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
         progress.end()

@@ -22,6 +22,10 @@ from poolmgr.model.index import nearest
 from poolmgr.ops.view import PoolView
 from poolmgr.plan.proof import Need, judge
 
+MISSES: tuple[type[PoolError], ...] = (
+    UnknownTaskError, MissError, AmbiguousError, EmptyFileError, InvalidImageError, ChangedSinceProvenError,
+)  # fmt: skip
+"""What says of one task that it has no image to use; any other error is about the pool or the request."""
 _ERRORS: dict[str, type[PoolError]] = {
     "zero-byte": EmptyFileError,
     "wrong-size": ChangedSinceProvenError,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeGuard
 
 from poolmgr.model.blob import Listing
 
@@ -60,7 +60,6 @@ class Store(Protocol):
         ...
 
 
-@runtime_checkable
 class WritableStore(Store, Protocol):
     """A store that takes new files."""
 
@@ -69,13 +68,26 @@ class WritableStore(Store, Protocol):
         ...
 
 
-@runtime_checkable
 class CommittingStore(WritableStore, Protocol):
     """A store whose changes are commits, as the Hub's are."""
 
     def commit_files(self, files: Mapping[str, Path | bytes], *, message: str, parent: str | None) -> str:
         """One commit on top of ``parent``; returns its id. ``PoolChangedError`` if the head moved."""
         ...
+
+
+# Not isinstance() on these protocols: Python 3.11 would read every member of the store for it,
+# ``commit`` among them, which asks the Hub.
+
+
+def can_write(store: Store) -> TypeGuard[WritableStore]:
+    """Whether the store takes new files; asks nothing of it."""
+    return hasattr(type(store), "put")
+
+
+def can_commit(store: Store) -> TypeGuard[CommittingStore]:
+    """Whether the store's changes are commits; asks nothing of it."""
+    return hasattr(type(store), "commit_files")
 
 
 class RangeSource:

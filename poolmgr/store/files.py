@@ -184,7 +184,8 @@ def publish(temp: str | os.PathLike[str], final: str | os.PathLike[str]) -> None
     By a hard link, which never replaces, not even on NFS; where the filesystem has none, by
     renameat2 with RENAME_NOREPLACE; where it has neither, the name is claimed by an empty file
     made with O_EXCL and then renamed over (a crash in between leaves the empty file, which every
-    check reports as ``zero-byte``). The name only, as with ``replace``.
+    check reports as ``zero-byte``). A folder, which has no links, by the same two last ways; an
+    empty folder that has the name stays, too. The name only, as with ``replace``.
     """
     with mapped_os_errors(final):
         try:
@@ -201,6 +202,18 @@ def publish_durable(temp: str | os.PathLike[str], final: str | os.PathLike[str])
     fsync_file(temp)
     publish(temp, final)
     fsync_dir(Path(final).parent)
+
+
+def publish_folder_durable(temp: str | os.PathLike[str], final: str | os.PathLike[str]) -> None:
+    """``publish`` of a folder, with all that is in it on disk before it has the name."""
+    for folder, _, names in os.walk(temp):
+        for name in names:
+            file = os.path.join(folder, name)
+            if not os.path.islink(file):
+                fsync_file(file)
+        fsync_dir(folder)
+    publish(temp, final)
+    fsync_dir(Path(final).absolute().parent)
 
 
 def _link(temp: str | os.PathLike[str], final: str | os.PathLike[str]) -> None:
@@ -226,11 +239,15 @@ def _rename_no_replace(temp: str | os.PathLike[str], final: str | os.PathLike[st
         number = ctypes.get_errno()
         if number not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
             raise OSError(number, os.strerror(number), os.fspath(final))
-    os.close(os.open(final, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666))
+    is_folder = os.path.isdir(temp)
+    if is_folder:
+        os.mkdir(final)
+    else:
+        os.close(os.open(final, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666))
     try:
         os.replace(temp, final)
     except OSError:
-        os.unlink(final)
+        (os.rmdir if is_folder else os.unlink)(final)
         raise
 
 

@@ -17,12 +17,18 @@ from hypothesis import strategies as st
 
 from poolmgr.errors import (
     AlreadyExistsError,
+    CredentialsError,
     DatasetInvalidError,
     DestinationError,
+    IndexInvalidError,
+    MirrorInvalidError,
     MissError,
     NothingComparedError,
+    PoolError,
     UnboundTasksError,
+    UsageError,
 )
+from poolmgr.harbor import rewrite
 from poolmgr.harbor.rows import RowTroubleError
 from poolmgr.harbor.splice import set_docker_image, set_row_image
 from poolmgr.ops.bind import Bound, bind
@@ -103,6 +109,38 @@ def test_parquet_keeps_everything_but_the_image(tmp_path: Path, text: bool, comp
     for c in range(a.num_columns):
         was, now = a.row_group(0).column(c), b.row_group(0).column(c)
         assert (was.path_in_schema, was.compression) == (now.path_in_schema, now.compression)
+
+
+def test_a_large_row_group_is_not_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    n = 1500
+    table = pa.table(
+        {
+            "task_id": [f"t{i}" for i in range(n)],
+            "image": ["x"] * n,
+            "messages": [os.urandom(10_000).hex() for _ in range(n)],
+            "kind": pa.array([f"k{i % 300}" for i in range(n)]).dictionary_encode(),
+        }
+    )
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=n, write_batch_size=16)
+    run(tmp_path / "a.parquet", tmp_path / "held.parquet")
+    monkeypatch.setattr(rewrite, "HELD", 1 << 20)
+    monkeypatch.setattr(rewrite, "AT_ONCE", 1 << 20)
+    before, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
+    pa.set_memory_pool(pool)
+    try:
+        run(tmp_path / "a.parquet", tmp_path / "mapped.parquet")
+    finally:
+        pa.set_memory_pool(before)
+    assert pool.max_memory() < table.nbytes / 2
+    for name in ("held", "mapped"):
+        file = pq.ParquetFile(tmp_path / f"{name}.parquet")
+        assert file.metadata.num_row_groups == 1
+        found = file.read()
+        assert found.schema.equals(table.schema, check_metadata=True)
+        assert found.column("image").to_pylist() == [f"/sifs/images/t{i}.sif" for i in range(n)]
+        for column in ("task_id", "messages", "kind"):
+            assert found.column(column).to_pylist() == table.column(column).to_pylist()
+    assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_parquet_drops_only_what_is_allowed(tmp_path: Path) -> None:
@@ -352,6 +390,30 @@ def test_nothing_is_overwritten_or_left_half_written(tmp_path: Path, tasks: Path
     with pytest.raises(DatasetInvalidError, match="pipe"):
         run(tasks, tmp_path / "bound", drop_missing=1)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["taken", "tasks"]
+
+
+def test_a_folder_made_meanwhile_under_the_copys_name_stays(
+    tmp_path: Path, tasks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def prove(*args: object) -> None:
+        (tmp_path / "bound").mkdir()
+
+    monkeypatch.setattr("poolmgr.ops.bind._prove", prove)
+    with pytest.raises(AlreadyExistsError):
+        run(tasks, tmp_path / "bound", drop_missing=1)
+    assert not any((tmp_path / "bound").iterdir())
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["bound", "tasks"]
+
+
+@pytest.mark.parametrize("error", [IndexInvalidError, CredentialsError, UsageError, MirrorInvalidError])
+def test_only_a_tasks_own_miss_may_be_dropped(tmp_path: Path, error: type[PoolError]) -> None:
+    def resolve(task: str) -> Path:
+        raise error("the pool")
+
+    (tmp_path / "a.jsonl").write_text('{"task_id":"a"}\n{"task_id":"b"}\n')
+    with pytest.raises(error):
+        bind(str(tmp_path / "a.jsonl"), resolve, tmp_path / "b.jsonl", Settings.read(), drop_missing=9)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.jsonl"]
 
 
 def test_a_row_that_cannot_be_read_is_never_left_out(tmp_path: Path) -> None:

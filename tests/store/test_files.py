@@ -22,6 +22,7 @@ from poolmgr.store.files import (
     mapped_os_errors,
     publish,
     publish_durable,
+    publish_folder_durable,
     replace,
     write_durable,
 )
@@ -111,6 +112,33 @@ def test_a_filesystem_without_links(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         publish(temp, final)
     assert final.read_bytes() == b"first"
     assert entries(tmp_path) == ["final", "temp"]
+
+
+@pytest.mark.parametrize("renameat2", [True, False], ids=["renameat2", "claim"])
+@pytest.mark.parametrize("taken", ["an empty folder", "a full folder", "a file", "a dangling link"])
+def test_a_folder_takes_a_free_name_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renameat2: bool, taken: str
+) -> None:
+    if not renameat2:
+        monkeypatch.setattr(files, "_renameat2", lambda: None)
+    temp, final = tmp_path / "temp", tmp_path / "final"
+    (temp / "deep").mkdir(parents=True)
+    (temp / "deep" / "file").write_bytes(b"new")
+    if taken == "a file":
+        final.write_bytes(b"old")
+    elif taken == "a dangling link":
+        final.symlink_to("nowhere")
+    else:
+        final.mkdir()
+        if taken == "a full folder":
+            (final / "old").write_bytes(b"old")
+    before = [os.lstat(final), *sorted(final.rglob("*"))]
+    with pytest.raises(AlreadyExistsError, match="final"):
+        publish_folder_durable(temp, final)
+    assert [os.lstat(final), *sorted(final.rglob("*"))] == before
+    publish_folder_durable(temp, tmp_path / "free")
+    assert (tmp_path / "free" / "deep" / "file").read_bytes() == b"new"
+    assert entries(tmp_path) == ["final", "free"]
 
 
 @pytest.mark.parametrize("way", ["link", "renameat2", "claim"])

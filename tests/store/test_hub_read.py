@@ -8,16 +8,18 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from poolmgr.errors import BadFileError, FileMissingError, OfflineError, PoolNotFoundError
-from poolmgr.store.base import CommittingStore, RangeSource, Store
+from poolmgr.store.base import RangeSource, Store, can_commit, can_write
 from poolmgr.store.hub import HubStore
 from tests.loopback.hub import Hub
 from tests.store.hub_kit import FILES, POOL, A, fill, store_of
 
 
-def test_it_is_a_store_that_commits(hub: Hub) -> None:
+def test_it_is_a_store_that_commits_which_is_known_without_a_request(hub: Hub) -> None:
     fill(hub)
     store: Store = store_of(hub)[0]
-    assert isinstance(store, CommittingStore)
+    assert can_write(store)
+    assert can_commit(store)
+    assert not hub.requests()
 
 
 def test_listing_has_sizes_hashes_folders_and_entries(hub: Hub) -> None:
