@@ -108,17 +108,18 @@ class ArchiveTree(Tree):
             self._inside_of.setdefault(path, [])
 
     def _folder(self, path: str, needed_by: str) -> None:
-        if path in self._inside_of:
-            return
-        if path in self._kinds:
-            raise ArchiveError(
-                f"{needed_by!r} is stored under {path!r}, which is a {self._kinds[path].value}"
-            )
-        parent = path.rpartition("/")[0]
-        self._folder(parent, needed_by)
-        self._kinds[path] = Kind.FOLDER
-        self._inside_of[path] = []
-        self._inside_of[parent].append(path)
+        new: list[str] = []
+        while path not in self._inside_of:
+            if path in self._kinds:
+                raise ArchiveError(
+                    f"{needed_by!r} is stored under {path!r}, which is a {self._kinds[path].value}"
+                )
+            new.append(path)
+            path = path.rpartition("/")[0]
+        for folder in reversed(new):
+            self._kinds[folder] = Kind.FOLDER
+            self._inside_of[folder] = []
+            self._inside_of[folder.rpartition("/")[0]].append(folder)
 
     def kind(self, path: str) -> Kind | None:
         return self._kinds.get(path)

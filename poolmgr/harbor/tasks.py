@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from poolmgr.errors import MissingToolError
-from poolmgr.harbor import buildhash, config, dockerfile, envhash
+from poolmgr.harbor import buildhash, config, dockerfile, envhash, inputs
 from poolmgr.harbor.config import EnvironmentConfig, TaskConfig, VerifierConfig
 from poolmgr.harbor.tree import CHUNK, Kind, OutwardLinkError, Tree, UnreadableError
 from poolmgr.model.environment import AGENT, VERIFIER, Definition, Environment, NotTask, Scheme, Task
@@ -87,26 +87,8 @@ def _incomplete(tree: Tree, task: TaskConfig) -> Finding | None:
 
 
 def _loose_links(tree: Tree, task: TaskConfig) -> Finding | None:
-    """A link among the task's inputs that leaves the task or goes round in a ring of folders."""
-    for top in (TESTS, "solution", *(f"steps/{step.name}" for step in task.steps)):
-        kind = tree.kind(top)
-        if kind is None or (kind is Kind.FOLDER and Kind.LINK not in tree.entries(top).values()):
-            continue
-        try:
-            _visit(tree, top, frozenset())
-        except OutwardLinkError as e:
-            return finding("task-link", str(e))
-    return None
-
-
-def _visit(tree: Tree, path: str, above: frozenset[str]) -> None:
-    real = tree.resolve(path)
-    if tree.kind(real) is not Kind.FOLDER:
-        return
-    if real in above:
-        raise OutwardLinkError(f"the link {path!r} leads round in a loop")
-    for name in tree.names(real):
-        _visit(tree, f"{real}/{name}", above | {real})
+    trouble = inputs.link_trouble(tree, [step.name for step in task.steps])
+    return finding("task-link", trouble) if trouble else None
 
 
 def _environments(tree: Tree, task: TaskConfig) -> Iterator[tuple[str, str, EnvironmentConfig]]:

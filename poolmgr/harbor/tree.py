@@ -36,7 +36,7 @@ class Tree(ABC):
 
     @abstractmethod
     def kind(self, path: str) -> Kind | None:
-        """What stands at ``path`` itself (a link is a link), or None."""
+        """What stands at ``path`` itself (a link is a link), or None; ``''`` is the task's folder."""
 
     @abstractmethod
     def entries(self, top: str) -> dict[str, Kind]:
@@ -121,6 +121,8 @@ class FolderTree(Tree):
         self._known: dict[str, dict[str, Kind]] = {}
 
     def kind(self, path: str) -> Kind | None:
+        if not path:
+            return Kind.FOLDER
         parent, _, name = path.rpartition("/")
         listed = self._listing(parent)
         if listed is None:

@@ -217,6 +217,73 @@ def test_the_same_tasks_with_the_same_environments(harbor: Harbor, name: str, tm
         ] == theirs
 
 
+PATTERNS = st.sampled_from(
+    ["*", "!*", "out", "out/", "/out", "!out", "sub/", "sub/*", "!sub/", "**/out", "*.txt", "# note", "", "\\#x",
+     "in*", "ring", "dangling", "tests/", "[", "a\\", "!", "sub/**", "sub/out", ".harborignore"]
+)  # fmt: skip
+RULES = st.one_of(
+    st.none(),
+    st.lists(PATTERNS, max_size=4).map("\n".join),
+    st.sampled_from([b"\xff\n", "folder", "link-out", "link-in", "dangling"]),
+)
+LINKS = st.dictionaries(
+    st.sampled_from(["out", "in", "in.txt", "ring", "dangling", "data"]),
+    st.sampled_from(["/etc/hostname", "/etc", "../instruction.md", ".", "..", "nothing", "sub", "../tests/sub",
+                     "../../tests/sub", "in", "../other", "sub/x"]),
+    max_size=3,
+)  # fmt: skip
+
+
+def lay_inputs(folder: Path, links: dict[str, str], rules: Any) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "x").write_text("x")
+    for name, target in links.items():
+        (folder / name).symlink_to(target)
+    place = folder / ".harborignore"
+    match rules:
+        case None:
+            pass
+        case bytes():
+            place.write_bytes(rules)
+        case "folder":
+            place.mkdir()
+        case "link-out":
+            place.symlink_to("/etc/hostname")
+        case "link-in":
+            place.symlink_to("x")
+        case "dangling":
+            place.symlink_to("nothing")
+        case _:
+            place.write_text(rules)
+
+
+@settings(ORDINARY, max_examples=150)
+@given(
+    links=LINKS,
+    rules=RULES,
+    sub=LINKS,
+    sub_rules=RULES,
+    top=st.sampled_from(["tests", "solution", "steps/one/tests", "steps/one", "steps/one/workdir"]),
+)
+def test_links_count_as_harborignore_says(
+    harbor: Harbor, links: dict[str, str], rules: Any, sub: dict[str, str], sub_rules: Any, top: str
+) -> None:
+    root = Path(tempfile.mkdtemp())
+    try:
+        steps = {"toml": '[[steps]]\nname = "one"\n', "files": {"steps/one/instruction.md": "x"}}
+        folder = write_task(root / "t", **(steps if top.startswith("steps") else {}))
+        (folder / "other").mkdir()
+        (folder / "other" / "f.txt").write_text("x")
+        lay_inputs(folder / top, links, rules)
+        lay_inputs(folder / top / "sub", sub, sub_rules)
+        theirs = harbor.ask("dataset", root)
+        for tree in both_trees(folder):
+            ours = read_task(tree, Place("d", "t", "t"), frozenset({Scheme.HARBOR}))
+            assert isinstance(ours, Task) == bool(theirs), ours
+    finally:
+        shutil.rmtree(root)
+
+
 def odd_tasks(root: Path) -> None:
     """A dataset with one of everything that may or may not be a task."""
     for name in TASKS:
