@@ -80,12 +80,20 @@ class Ignored:
         if self._tree.kind(real) is not Kind.FILE:
             raise IgnoreError(f"{path} is no regular file")
         try:
-            text = self._tree.read(real, MAX_BYTES).decode("utf-8")
-            return GitIgnoreSpec.from_lines(text.replace("\r\n", "\n").replace("\r", "\n").splitlines())
-        except UnicodeDecodeError as e:
-            raise IgnoreError(f"{path} is not UTF-8 text (byte {e.start})") from None
+            return GitIgnoreSpec.from_lines(read_lines(self._tree, real))
+        except IgnoreError:
+            raise
         except ValueError as e:
             raise IgnoreError(f"{path}: {e}") from None
+
+
+def read_lines(tree: Tree, path: str) -> list[str]:
+    """The lines of a file of rules; ``IgnoreError`` where it is no UTF-8 text, as Harbor fails on it."""
+    try:
+        text = tree.read(path, MAX_BYTES).decode("utf-8")
+    except UnicodeDecodeError as e:
+        raise IgnoreError(f"{path} is not UTF-8 text (byte {e.start})") from None
+    return text.replace("\r\n", "\n").replace("\r", "\n").splitlines()
 
 
 def _is_governed(path: str, is_folder: bool) -> bool:

@@ -7,12 +7,12 @@ namespace. Nothing is dropped in silence: what is no task comes with its reason.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from poolmgr.errors import DatasetInvalidError
-from poolmgr.harbor import registry
+from poolmgr.harbor import package, registry
 from poolmgr.harbor.archive import ArchiveError, Limits, open_archive
 from poolmgr.harbor.parquet import ArchiveFile, NotArchiveError, rows
 from poolmgr.harbor.tasks import Place, finding, read_task
@@ -35,6 +35,8 @@ class Part:
     archive: ArchiveFile | None = None
     refused: tuple[NotTask, ...] = ()
     """What was seen to be no task before it was opened."""
+    digests: Mapping[str, str] = field(default_factory=dict)
+    """Task -> the digest of its package, which a dataset.toml records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +59,7 @@ def discover(path: Path, label: str | None = None) -> list[Part]:
         if path.name == TASK_TOML:
             return discover(path.parent, label)
         if path.suffix in (".toml", ".json"):
-            listed = registry.read(path)
-            return [Part(label, str(path), listed.folders, refused=listed.refused(label, str(path)))]
+            return [_listed_part(listed, path, label) for listed in registry.read(path)]
         raise DatasetInvalidError(
             f"{path}: expected a folder, a .parquet file, dataset.toml or registry.json",
             hint="name the folder that holds the task folders",
@@ -74,6 +75,12 @@ def discover(path: Path, label: str | None = None) -> list[Part]:
             hint="a task is a folder with a task.toml; an archive is a Parquet file of path and task_binary",
         )
     return parts
+
+
+def _listed_part(listed: registry.Listed, path: Path, label: str) -> Part:
+    label = f"{label}/{listed.name}" if listed.name else label
+    refused = listed.refused(label, str(path))
+    return Part(label, str(path), listed.folders, refused=refused, digests=listed.digests)
 
 
 def _archive_part(path: Path, label: str) -> Part:
@@ -117,6 +124,8 @@ class Work:
     folder: str | None = None
     data: bytes | None = None
     refused: NotTask | None = None
+    digest: str | None = None
+    """What the task's package digest must be; None where nobody recorded one."""
 
     def open(self, schemes: frozenset[Scheme], limits: Limits) -> Found:
         """The task, or why it is none."""
@@ -128,7 +137,12 @@ class Work:
             )
         except ArchiveError as e:
             return Found(_not(self.place, "bad-archive-row", str(e)))
-        return Found(read_task(tree, self.place, schemes), tree)
+        item = read_task(tree, self.place, schemes)
+        if isinstance(item, Task) and self.digest is not None:
+            trouble = package.digest_trouble(tree, self.digest)
+            if trouble is not None:
+                item = replace(item, findings=(*item.findings, finding("task-digest", trouble)))
+        return Found(item, tree)
 
 
 def tasks(parts: Iterable[Part], schemes: frozenset[Scheme], limits: Limits | None = None) -> Iterator[Found]:
@@ -158,7 +172,7 @@ def to_do(parts: Iterable[Part]) -> Iterator[Work]:
         for refused in part.refused:
             yield Work(Place(part.dataset, refused.name, refused.where), refused=refused)
         for name, folder in part.folders:
-            yield Work(Place(part.dataset, name, folder), folder=folder)
+            yield Work(Place(part.dataset, name, folder), folder=folder, digest=part.digests.get(name))
         if part.archive is not None:
             yield from _rows(part.dataset, part.archive)
 

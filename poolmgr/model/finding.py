@@ -343,6 +343,12 @@ _define(
     "Put the file itself into the task.",
 )
 _define("task-unreadable", _E, "A file or folder of the task cannot be read.", "Ask for read permission.")
+_define(
+    "task-digest",
+    _E,
+    "A task's files are not those that the digest in its dataset.toml records.",
+    "Restore the files, or record the change: 'harbor sync' writes the digests again.",
+)
 _define("duplicate-task", _E, "Two tasks of one dataset have one name.", "Rename or drop one of them.")
 _define("bad-archive", _E, "A Parquet file that is no task archive.", "See the message; pack it again.")
 _define(

@@ -50,7 +50,7 @@ def _add_task(writer: CatalogueWriter, found: Found, target: str | None) -> int:
     if isinstance(item, NotTask):
         writer.add("tasks", _task_row(item.dataset, item.name, item.where, False, None, [item.finding.code]))
         return int(item.finding.severity == "error")
-    findings = [f for e in item.environments for f in e.findings]
+    findings = [*item.findings, *(f for e in item.environments for f in e.findings)]
     writer.add(
         "tasks",
         _task_row(item.dataset, item.name, item.where, True, item.steps, [f.code for f in findings]),

@@ -37,6 +37,13 @@ def answer(request: dict[str, Any], legacy: Any) -> Any:
         ]
     if request["op"] == "dataset":
         return [p.name for p in sorted(path.iterdir()) if Task.is_valid_dir(p, disable_verification=True)]
+    if request["op"] == "digest":
+        from harbor.publisher.packager import Packager
+
+        try:
+            return Packager.compute_content_hash(path)[0]
+        except (OSError, ValueError, RuntimeError) as e:
+            return f"{type(e).__name__}: {e}"
     if request["op"] == "toml":
         try:
             TaskConfig.model_validate_toml(path.read_text())

@@ -12,7 +12,9 @@ import pytest
 
 from poolmgr.errors import DatasetInvalidError
 from poolmgr.harbor.archive import Limits
+from poolmgr.harbor.package import package_digest
 from poolmgr.harbor.source import discover, tasks
+from poolmgr.harbor.tree import FolderTree
 from poolmgr.model.environment import Definition, NotTask, Scheme, Task
 from tests.harbor.trees import DOCKERFILE, tar_of, write_parquet, write_task
 
@@ -193,26 +195,92 @@ def test_an_environment_that_is_a_link_out_of_the_task_is_not_followed(tmp_path:
     assert codes(read(tmp_path / "set")) == {"a": "task-incomplete"}
 
 
-def test_dataset_toml_and_registry_json(tmp_path: Path) -> None:
-    for name in ("a", "b", "c"):
-        write_task(tmp_path / "set" / name)
-    (tmp_path / "set" / "dataset.toml").write_text(
-        '[dataset]\nname = "o/d"\n[[tasks]]\nname = "o/a"\ndigest = "sha256:0"\n[[tasks]]\nname = "o/gone"\n'
+def dataset_toml(path: Path, tasks: dict[str, str | None]) -> Path:
+    """A dataset.toml that records these digests."""
+    text = '[dataset]\nname = "o/d"\n'
+    for name, digest in tasks.items():
+        text += f'[[tasks]]\nname = "{name}"\n' + (f'digest = "{digest}"\n' if digest is not None else "")
+    path.write_text(text)
+    return path
+
+
+def digest_of(task: Path) -> str:
+    return f"sha256:{package_digest(FolderTree(str(task)))}"
+
+
+def test_dataset_toml_names_packages_with_their_digests(tmp_path: Path) -> None:
+    a = write_task(tmp_path / "a")
+    b = write_task(tmp_path / "folder", toml='[task]\nname = "o/b"\n')
+    c = write_task(tmp_path / "c", toml='[task]\nname = "o/other"\n')
+    digests: dict[str, str | None] = {"o/a": digest_of(a), "o/b": digest_of(b), "o/c": digest_of(c)}
+    listed = dataset_toml(
+        tmp_path / "dataset.toml", {**digests, "o/gone": digest_of(a), "o/..": digest_of(a)}
     )
-    assert codes(read(tmp_path / "set" / "dataset.toml")) == {"a": "ok", "gone": "task-incomplete"}
+    items = read(listed)
+    assert codes(items) == {
+        "a": "ok", "b": "ok", "c": "task-incomplete", "gone": "task-incomplete", "..": "task-link"
+    }  # fmt: skip
+    assert [i.findings for i in items if isinstance(i, Task)] == [(), ()]
+    assert "is 'o/other', not 'o/c'" in next(str(i.finding) for i in items if isinstance(i, NotTask))
+
+
+@pytest.mark.parametrize("change", ["file", "none", "short", "number"])
+def test_a_task_that_is_not_the_recorded_package_is_a_finding(tmp_path: Path, change: str) -> None:
+    task = write_task(tmp_path / "a")
+    listed = dataset_toml(
+        tmp_path / "dataset.toml", {"o/a": {"none": None, "short": "sha256:0"}.get(change, digest_of(task))}
+    )
+    if change == "number":
+        listed.write_text('[[tasks]]\nname = "o/a"\ndigest = 7\n')
+    if change == "file":
+        (task / "solution").mkdir()
+        (task / "solution" / "solve.sh").write_text("true\n")
+    (item,) = read(listed)
+    assert isinstance(item, Task), "it is counted all the same"
+    assert [f.code for f in item.findings] == ["task-digest"]
+    assert [i.findings for i in read(tmp_path) if isinstance(i, Task)] == [()], "nobody recorded one here"
+
+
+def test_two_packages_of_one_short_name_are_two_tasks(tmp_path: Path) -> None:
+    one = write_task(tmp_path / "one", toml='[task]\nname = "o/a"\n')
+    two = write_task(tmp_path / "two", toml='[task]\nname = "p/a"\n', files={"README.md": "x"})
+    listed = dataset_toml(tmp_path / "dataset.toml", {"o/a": digest_of(one), "p/a": digest_of(two)})
+    assert codes(read(listed)) == {"o/a": "ok", "p/a": "ok"}
+    assert all(not i.findings for i in read(listed) if isinstance(i, Task))
+
+
+def test_registry_json(tmp_path: Path) -> None:
+    write_task(tmp_path / "b")
+    write_task(tmp_path / "c")
     rows = [
         {"name": "b", "path": "b"}, {"path": "c"}, {"name": "far", "path": "x", "git_url": "https://x.org"},
-        {"name": "out", "path": "../../etc"},
+        {"name": "out", "path": "../../etc"}, {"name": "nul", "path": "a\0b"},
+        {"name": "long", "path": "x" * 5000},
     ]  # fmt: skip
-    (tmp_path / "set" / "registry.json").write_text(
-        json.dumps([{"name": "d", "version": "1", "tasks": rows}])
-    )
-    assert codes(read(tmp_path / "set" / "registry.json")) == {
-        "b": "ok", "c": "ok", "far": "not-local", "out": "task-link"
+    file = tmp_path / "registry.json"
+    file.write_text(json.dumps([{"name": "d", "version": "1", "tasks": rows}]))
+    items = read(file)
+    assert codes(items) == {
+        "b": "ok", "c": "ok", "far": "not-local", "out": "task-link", "nul": "task-unreadable",
+        "long": "task-unreadable",
     }  # fmt: skip
-    (tmp_path / "set" / "registry.json").write_text("{}")
-    with pytest.raises(DatasetInvalidError, match="names no tasks"):
-        read(tmp_path / "set" / "registry.json")
+    assert {i.dataset for i in items} == {"registry.json"}
+    for bad in ("{}", "[]", "[{}]", '[{"tasks": [1]}]', "[" * 100_000, "\ud800"):
+        file.write_bytes(bad.encode("utf-8", "surrogatepass"))
+        with pytest.raises(DatasetInvalidError):
+            read(file)
+
+
+def test_every_dataset_of_a_registry_is_a_namespace(tmp_path: Path) -> None:
+    write_task(tmp_path / "b")
+    row = {"tasks": [{"name": "b", "path": "b"}]}
+    file = tmp_path / "registry.json"
+    file.write_text(
+        json.dumps([{"name": "d", "version": "1", **row}, {"name": "d", "version": "2", **row}, row])
+    )
+    items = read(file)
+    assert [i.dataset.rpartition("/")[2] for i in items] == ["d@1", "d@2", "3"]
+    assert set(codes(items).values()) == {"ok"}
 
 
 def test_build_sees_modes_and_links_and_not_what_is_never_copied(tmp_path: Path) -> None:
