@@ -36,7 +36,7 @@ def bind(
     """Copy a dataset so that its rows name the local image of each task.
 
     DATASET is a Parquet or JSON file, a folder of them, a folder of Harbor tasks, or
-    hf://datasets/ORG/NAME[@REVISION]. Everything but the image stays as it is. A task that does not
+    hf://datasets/ORG/NAME[@REVISION][/PATH]. Everything but the image stays as it is. A task that does not
     resolve is an error (exit 3), and then nothing is written.
     """
     from poolmgr.ops.bind import bind as carry_out

@@ -92,12 +92,17 @@ def shape_of_file(name: str, source: str) -> Shape:
     """The shape of a dataset that is the one file ``name``."""
     if name.endswith(".parquet"):
         return Shape(Kind.PARQUET, (name,))
-    if name.endswith((*_LINES, ".json", ".json.gz")):
+    if is_row_file(name):
         return Shape(Kind.JSON, (name,))
     raise DatasetInvalidError(
         f"{source} holds no rows: the name ends in neither .parquet, .jsonl nor .json",
         hint="name a Parquet or JSON file, or a folder",
     )
+
+
+def is_row_file(name: str) -> bool:
+    """Whether a file of this name is read as rows."""
+    return name.endswith((".parquet", *_LINES, ".json", ".json.gz"))
 
 
 def rows(shape: Shape, opener: Opener) -> Iterator[Row]:

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from poolmgr.errors import DatasetInvalidError, PoolNotFoundError
-from poolmgr.harbor.dataset import IMAGE_FILE, TASK_FILE, Shape, rows, shape_of, shape_of_file
+from poolmgr.harbor.dataset import IMAGE_FILE, TASK_FILE, Shape, is_row_file, rows, shape_of, shape_of_file
 from poolmgr.harbor.rows import Opener
 from poolmgr.model.blob import Blob
+from poolmgr.model.index import nearest
 from poolmgr.model.task import Row
 from poolmgr.settings import Settings
-from poolmgr.store.address import is_url
+from poolmgr.store.address import file_url_path, is_url, printable
 from poolmgr.store.base import OnRetry, Store
 from poolmgr.store.locate import locate
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
+_HUB = re.compile(
+    r"(?P<store>hf://(?:(?:datasets|spaces|models)/)?[^/@?#]+/[^/@?#]+(?:@(?:refs/(?:pr|convert)/)?[^/@?#]+)?)"
+    r"(?P<inside>(?:/[^?#]*)?)"
+)
 MAX_DEPTH = 8
 """Folders below a local dataset that are looked into for rows and tasks."""
 BUFFER = 1 << 20
@@ -66,13 +72,73 @@ def origin_of(address: str, settings: Settings, *, on_retry: OnRetry | None = No
     """The dataset at ``address``, its shape known and no row read; raises as ``open_dataset`` does."""
     if not is_url(address):
         return _local(Path(address).expanduser(), address)
+    if (path := file_url_path(address)) is not None:
+        return _local(Path(path), printable(address))
+    there = remote(address, settings, on_retry=on_retry)
+    opener, prefix = opener_of(there.store, there.files), f"{there.inside}/" if there.inside else ""
+    if there.is_file:
+        folder, _, name = there.inside.rpartition("/")
+        prefix = f"{folder}/" if folder else ""
+        names = [name]
+        shape = shape_of_file(name, there.address)
+    else:
+        names = [n.removeprefix(prefix) for n in there.files]
+        shape = shape_of(names, there.address, own_name=there.inside.rpartition("/")[2])
+    return Origin(
+        there.address, shape, lambda name: opener(prefix + name), tuple(names), is_file=there.is_file
+    )
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A dataset elsewhere: the store that it lies in, and what of it was named."""
+
+    store: Store
+    inside: str
+    """The file or folder inside the store that the address names; empty: all of it."""
+    files: Mapping[str, Blob]
+    """What lies there, under its whole name in the store."""
+
+    @property
+    def is_file(self) -> bool:
+        return self.inside in self.files
+
+    @property
+    def address(self) -> str:
+        """Printable."""
+        return f"{self.store.address}/{self.inside}" if self.inside else self.store.address
+
+
+def remote(address: str, settings: Settings, *, on_retry: OnRetry | None = None) -> Remote:
+    """What lies at ``hf://datasets/ORG/NAME[@REVISION][/PATH]`` or an fsspec URL of a folder or a row file.
+
+    A REVISION holds no slash, but for ``refs/pr/N`` and ``refs/convert/NAME``. Raises
+    ``DatasetInvalidError`` where there is nothing, and what the store raises.
+    """
+    where, inside = _divided(address)
     try:
-        store = locate(address, settings, on_retry=on_retry).store
+        store = locate(where, settings, on_retry=on_retry).store
         listing = store.list()
     except PoolNotFoundError as e:
         raise DatasetInvalidError(e.message, hint=e.hint) from None
-    shape = shape_of(listing.blobs, store.address)
-    return Origin(store.address, shape, opener_of(store, listing.blobs), tuple(listing.blobs))
+    if not inside:
+        return Remote(store, "", listing.blobs)
+    files = {n: b for n, b in listing.blobs.items() if n == inside or n.startswith(f"{inside}/")}
+    if not files:
+        close = nearest(inside, listing.blobs)
+        raise DatasetInvalidError(
+            f"{store.address} holds no file or folder {inside}",
+            hint=f"nearest there: {', '.join(close)}" if close else "",
+        )
+    return Remote(store, inside, files)
+
+
+def _divided(address: str) -> tuple[str, str]:
+    """(address of a store, path inside it)."""
+    if match := _HUB.fullmatch(address):
+        return match["store"], match["inside"].strip("/")
+    folder, _, name = address.rpartition("/")
+    return (folder, name) if is_row_file(name) and "://" in folder else (address, "")
 
 
 def _local(place: Path, address: str) -> Origin:

@@ -7,7 +7,6 @@ process and with many.
 from __future__ import annotations
 
 import multiprocessing
-import re
 import signal
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,21 +14,16 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from poolmgr.errors import DatasetInvalidError, PoolNotFoundError
+from poolmgr.errors import DatasetInvalidError
 from poolmgr.harbor.archive import Limits
 from poolmgr.harbor.parquet import ArchiveFile
 from poolmgr.harbor.source import Found, Part, Work, discover, tasks, to_do, without_doubles
 from poolmgr.model.environment import NotTask, Scheme, Task
-from poolmgr.ops.dataset import opener_of
+from poolmgr.ops.dataset import opener_of, remote
 from poolmgr.ops.progress import Progress, Silent
 from poolmgr.settings import Settings
 from poolmgr.store.address import file_url_path, is_url, printable
 from poolmgr.store.base import OnRetry
-from poolmgr.store.locate import locate
-
-_HUB = re.compile(
-    r"(?P<repository>hf://(?:datasets/|spaces/|models/)?[^/@?#]+/[^/@?#]+(?:@[^/?#]+)?)(?P<path>/[^?#]*)?"
-)
 
 CHUNK_ITEMS = 64
 CHUNK_BYTES = 8 << 20
@@ -65,15 +59,9 @@ def _label(address: str) -> str:
 
 def _remote(address: str, label: str, settings: Settings, on_retry: OnRetry | None) -> list[Part]:
     """The archives in a repository or bucket, each folder of them a sub-dataset."""
-    match = _HUB.fullmatch(address)
-    where, below = (match["repository"], (match["path"] or "").strip("/")) if match else (address, "")
-    try:
-        store = locate(where, settings, on_retry=on_retry).store
-        files = store.list().blobs
-    except PoolNotFoundError as e:
-        raise DatasetInvalidError(e.message, hint=e.hint) from None
-    opener = opener_of(store, files)
-    inside = [p for p in sorted(files) if not below or p == below or p.startswith(f"{below}/")]
+    there = remote(address, settings, on_retry=on_retry)
+    store, below, inside = there.store, there.inside, sorted(there.files)
+    opener = opener_of(store, there.files)
     parts = []
     for path in inside:
         if path.endswith(".parquet"):

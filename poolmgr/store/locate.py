@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 from poolmgr.errors import ManifestInvalidError, PoolNotFoundError
 from poolmgr.model.index import nearest
@@ -168,7 +169,7 @@ def _hub(url: str, settings: Settings, on_retry: OnRetry | None) -> Store:
     return HubStore(
         name,
         repo_type=_HUB_KINDS[kind],
-        revision=revision,
+        revision=unquote(revision) if revision else None,
         endpoint=settings.hf_endpoint,
         offline=settings.offline,
         on_retry=on_retry,

@@ -376,6 +376,10 @@ def test_a_dataset_on_the_hub(hub: Hub, tmp_path: Path, monkeypatch: pytest.Monk
     assert (tmp_path / "bound/README.md").read_bytes() == b"card"
     (first, _) = pq.read_table(tmp_path / "bound/data/train.parquet").column("env_config").to_pylist()
     assert first["image"] == "/sifs/images/a.sif"
+    run("hf://datasets/acme/rows/data/train.parquet", tmp_path / "b.parquet")
+    assert (tmp_path / "b.parquet").read_bytes() == (tmp_path / "bound/data/train.parquet").read_bytes()
+    run("hf://datasets/acme/rows/data", tmp_path / "data")
+    assert [p.name for p in (tmp_path / "data").iterdir()] == ["train.parquet"]
 
 
 def test_nothing_is_overwritten_or_left_half_written(tmp_path: Path, tasks: Path) -> None:

@@ -73,12 +73,57 @@ def test_the_hub(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
         read("hf://datasets/acme/none")
 
 
+def test_a_file_or_folder_inside_a_repository(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in hub.env(TOKEN).items():
+        monkeypatch.setenv(name, value)
+    other = LINES.replace(b"t1", b"o1")
+    hub.add_repo(
+        "datasets",
+        "acme/rows",
+        {
+            "data/train.parquet": parquet(),
+            "other/rows.jsonl": other,
+            "tasks/t1/task.toml": b'[environment]\ndocker_image = "acme/e:1"\n',
+            "tasks/t2/task.toml": b"",
+        },
+    )
+    for inside in ("/data/train.parquet", "/data", "/data/", "@main/data/train.parquet", "/tasks"):
+        assert told(read(f"hf://datasets/acme/rows{inside}")) == WANTED
+    assert told(read("hf://datasets/acme/rows/tasks/t1")) == WANTED[:1]
+    found = read("hf://datasets/acme/rows/other/rows.jsonl")
+    assert told(found) == [("o1", "acme/e:1"), ("t2", None)]
+    assert found.address == "hf://datasets/acme/rows/other/rows.jsonl"
+    with pytest.raises(DatasetInvalidError, match="no file or folder data/trian") as e:
+        read("hf://datasets/acme/rows/data/trian.parquet")
+    assert "data/train.parquet" in e.value.hint
+    with pytest.raises(DatasetInvalidError, match="holds no rows"):
+        read("hf://datasets/acme/rows/tasks/t1/task.toml")
+
+
+def test_a_revision_with_a_slash(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in hub.env(TOKEN).items():
+        monkeypatch.setenv(name, value)
+    repo = hub.add_repo("datasets", "acme/rows", {"rows.jsonl": LINES})
+    repo.refs["refs/pr/1"] = repo.refs["my/branch"] = repo.refs["main"]
+    for revision in ("refs/pr/1", "my%2Fbranch"):
+        for inside in ("", "/rows.jsonl"):
+            assert told(read(f"hf://datasets/acme/rows@{revision}{inside}")) == WANTED
+
+
 def test_any_fsspec_url() -> None:
     import fsspec
 
     name = f"memory://rows-{uuid.uuid4().hex}"
     fsspec.filesystem("memory").pipe(f"{name}/rows.jsonl", LINES)
     assert told(read(name)) == WANTED
+    assert told(read(f"{name}/rows.jsonl")) == WANTED
+    with pytest.raises(DatasetInvalidError, match=r"no file or folder none\.jsonl"):
+        read(f"{name}/none.jsonl")
+
+
+def test_file_urls(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_bytes(LINES)
+    assert told(read(f"file://{tmp_path}/rows.jsonl")) == told(read(f"file://{tmp_path}")) == WANTED
 
 
 def test_none(tmp_path: Path) -> None:
