@@ -122,6 +122,13 @@ class PoolChangedError(PoolError):
     exit = Exit.AGAIN
 
 
+class PoolBusyError(PoolError):
+    """Another process is writing the pool's index, and did not end in time."""
+
+    code = "pool-busy"
+    exit = Exit.AGAIN
+
+
 class MirrorInvalidError(PoolError):
     """The ``.poolmgr`` folder of a mirror holds something this version cannot read."""
 
@@ -156,6 +163,12 @@ class RecipeInvalidError(PoolError):
     """A recipe that is not TOML, has an unknown key, an unpinned requirement, or an unsafe path."""
 
     code = "bad-recipe"
+
+
+class MapInvalidError(PoolError):
+    """The map of tasks to files cannot be read, names a task twice, or names what is not there."""
+
+    code = "bad-map"
 
 
 class DeriveFailedError(PoolError):
@@ -251,6 +264,13 @@ class UnboundTasksError(PoolError):
     """``bind``: tasks of the dataset have no image in the pool, more of them than may be dropped."""
 
     code = "unbound-tasks"
+    exit = Exit.BAD
+
+
+class PushRefusedError(PoolError):
+    """``push``: files that are not valid, names that are taken, tasks that have another blob already."""
+
+    code = "push-refused"
     exit = Exit.BAD
 
 

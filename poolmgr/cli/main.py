@@ -73,6 +73,9 @@ COMMANDS: dict[str, Lazy] = {
         "Run SQL over the blobs, tasks, checks and environments of pools and datasets.",
         LOOK,
     ),
+    "push": Lazy(
+        "poolmgr.cli.push:push", "Put images and a variant's tasks into a pool, never breaking it.", GROW
+    ),
     "derive": Lazy("poolmgr.cli.derive:derive", "Make images of others by a recipe, reproducibly.", GROW),
     "doctor": Lazy(
         "poolmgr.cli.doctor:doctor",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 
@@ -117,9 +117,13 @@ class PushPlan:
     def of(self, action: Action) -> tuple[PlannedFile, ...]:
         return tuple(f for f in self.files if f.action is action)
 
+    def with_problems(self, more: Iterable[Problem]) -> PushPlan:
+        return replace(self, problems=(*self.problems, *more))
+
     @property
     def added(self) -> tuple[PlannedFile, ...]:
-        return self.of(Action.ADD)
+        """What is to be sent, in the order in which it must be: one directory after the other."""
+        return tuple(sorted(self.of(Action.ADD), key=lambda f: f.candidate.derived))
 
     @property
     def size(self) -> int:
@@ -152,8 +156,14 @@ def plan_push(candidates: Iterable[Candidate], held: Held, wish: Wish) -> PushPl
     assign = {task: home[key] for task, key in wish.files.items()}
     for task, path in wish.blobs.items():
         assign[task] = path
-        if path not in held.blobs:
+        blob = held.blobs.get(path)
+        if blob is None:
             problems.append(Problem("no-such-blob", f"task {task!r}: the pool has no blob {path!r}"))
+        elif blob.trouble is not None or blob.size == 0:
+            trouble = blob.trouble or "zero-byte"
+            problems.append(
+                Problem("bad-blob", f"task {task!r}: the pool's {path} cannot be used: {trouble}")
+            )
     now = held.variants.get(wish.variant, {})
     changes = changes_of(now, assign)
     if not wish.remap:
@@ -170,7 +180,7 @@ def plan_push(candidates: Iterable[Candidate], held: Held, wish: Wish) -> PushPl
         unchanged=len(assign) - len(changes),
         is_new=wish.variant not in held.variants,
         directories=MappingProxyType(directories),
-        problems=tuple([*problems, *full]),
+        problems=(*problems, *full),
     )
 
 
@@ -191,7 +201,7 @@ def apply(
             tasks.pop(change.task, None)
         else:
             tasks[change.task] = change.new
-    result = {v: t for v, t in variants.items() if v != variant}
+    result: dict[str, Assignments] = {v: dict(t) for v, t in variants.items() if v != variant}
     if tasks:
         result[variant] = tasks
     return result
@@ -333,7 +343,7 @@ def _room(paths: Sequence[str], held: Held) -> tuple[dict[str, tuple[int, int]],
     problems += [
         Problem(
             "hard-limit",
-            f"{folder or 'the root'} would have {then[folder]:,} entries; the Hub takes {HUB_HARD_LIMIT:,} at most",
+            f"{folder or 'the root'} would have {then[folder]:,} entries; the Hub takes {HUB_HARD_LIMIT:,}",
         )
         for folder in sorted({*added, *(f.rpartition("/")[0] for f in added if f not in held.entries)})
         if then[folder] > HUB_HARD_LIMIT

@@ -22,6 +22,7 @@ _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.E
 _NO_FSYNC = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EBADF}
 _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
+_RENAME_EXCHANGE = 2
 
 _WHY: dict[int, tuple[str, str]] = {
     errno.EROFS: ("the filesystem is read-only", "choose a folder on a filesystem that can be written"),
@@ -249,6 +250,54 @@ def _rename_no_replace(temp: str | os.PathLike[str], final: str | os.PathLike[st
     except OSError:
         (os.rmdir if is_folder else os.unlink)(final)
         raise
+
+
+def swap_durable(path: str | os.PathLike[str], data: bytes, expected: bytes | None) -> bool:
+    """``path`` holds ``data``, on disk, if it held ``expected`` (None: nothing); whether it did.
+
+    Where the filesystem can exchange two names (renameat2), nothing of another writer is lost even
+    if it wrote between our look and our rename: what came out is looked at, and put back.
+    """
+    final = Path(path)
+    if expected is None:
+        try:
+            create_durable(final, data)
+        except AlreadyExistsError:
+            return False
+        return True
+    with temp_file(final.parent) as (fd, temp):
+        with mapped_os_errors(final):
+            write_all(fd, data)
+            sync_fd(fd)
+        if _content(final) != expected:
+            return False
+        if not _exchange(temp, final):
+            replace(temp, final)
+        elif _content(temp) != expected:
+            _exchange(temp, final)
+            return False
+    fsync_dir(final.parent)
+    return True
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange two names; False where this filesystem cannot."""
+    rename = _renameat2()
+    if rename is None:
+        return False
+    if rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOENT):
+        return False
+    raise destination_error(OSError(number, os.strerror(number)), "write", other)
 
 
 @cache

@@ -1,0 +1,163 @@
+"""Pushing into a folder: each blob by temporary file, fsync and link; then, under a claim, the index.
+
+After a kill at any moment every blob under its final name is whole, the index names only such
+blobs, and the next push finds what is there and goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import replace
+from itertools import groupby
+
+from poolmgr.errors import AlreadyExistsError, BadFileError, DestinationError, NoSpaceError, PoolChangedError
+from poolmgr.model.blob import STATE_DIR
+from poolmgr.model.stamp import Stamp
+from poolmgr.ops.progress import Progress
+from poolmgr.ops.push_files import PIECE, LocalFile, changed
+from poolmgr.ops.push_write import Upload
+from poolmgr.ops.view import PoolView
+from poolmgr.sif.source import FileSource
+from poolmgr.store.claim import claimed
+from poolmgr.store.files import (
+    fsync_dir,
+    make_dirs,
+    mapped_os_errors,
+    publish,
+    swap_durable,
+    sync_fd,
+    temp_file,
+    write_all,
+)
+from poolmgr.store.local import LocalStore
+from poolmgr.temporary import sweep
+
+CLAIM = f"{STATE_DIR}/claim"
+RESERVE = 64 << 20
+"""Bytes to leave free, for the index and what else is written."""
+
+
+class FolderWriter:
+    """``push_write.Writer`` for a folder."""
+
+    def __init__(self, view: PoolView, jobs: int, progress: Progress) -> None:
+        assert view.root is not None
+        self._view = view
+        self._root = view.root
+        self._jobs = jobs
+        self._progress = progress
+        self._stop = threading.Event()
+
+    def ready(self) -> None:
+        """Whether this user may write; and what killed pushes left is removed."""
+        for folder in (self._root, self._root / STATE_DIR):
+            if folder.exists() and not os.access(folder, os.W_OK | os.X_OK):
+                raise DestinationError(
+                    f"{folder}: this user may not write there; nothing was sent",
+                    hint="ask the owner of the pool for the right, or push to a copy",
+                )
+        for path in ("", CLAIM, *self._view.listing.directories):
+            sweep(self._root / path)
+
+    def fresh(self) -> PoolView:
+        return replace(self._view, store=LocalStore(self._root))
+
+    def room(self, size: int) -> None:
+        """``NoSpaceError`` where the filesystem has fewer bytes free."""
+        with mapped_os_errors(self._root, "look at"):
+            there = os.statvfs(self._root)
+        free = there.f_bavail * there.f_frsize
+        if free < size + RESERVE:
+            raise NoSpaceError(
+                f"{self._root}: {size:,} bytes are to be added and {free:,} are free; nothing was written",
+                hint="make room, or push to a pool on another filesystem",
+            )
+
+    def add(self, uploads: Sequence[Upload], done: Callable[[Upload], None]) -> None:
+        """Copy every file; a copy, since whoever made the file may go on writing to it."""
+        self._progress.begin("copying", files=len(uploads), size=sum(u.file.size for u in uploads))
+        pool = ThreadPoolExecutor(max(1, min(self._jobs, len(uploads))), thread_name_prefix="push")
+        try:
+            # One directory after the other: a push that was cut off opens no other batches when it goes on.
+            for folder, group in groupby(uploads, key=lambda u: (self._root / u.path).parent):
+                make_dirs(folder)
+                futures = {pool.submit(self._copy, upload): upload for upload in group}
+                for future in as_completed(futures):
+                    future.result()  # the first error that comes stops the others
+                    done(futures[future])
+                fsync_dir(folder)
+        finally:
+            self._stop.set()
+            pool.shutdown(wait=True, cancel_futures=True)
+            self._stop.clear()
+            self._progress.end()
+
+    def seal(
+        self,
+        documents: Mapping[str, bytes],
+        expected: Mapping[str, bytes | None],
+        needs: Mapping[str, int],
+        message: str,
+    ) -> str | None:
+        """Under the claim: nothing that was planned on may have changed. Returns None: no commits here."""
+        with claimed(self._root / CLAIM, waiting=self._progress.note):
+            for name, before in expected.items():
+                place = self._root / name
+                now = place.read_bytes() if place.exists() else None
+                if now != before:
+                    raise PoolChangedError(f"{place} was changed by somebody else")
+            gone = [path for path, size in needs.items() if self._size(path) != size]
+            if gone:
+                raise PoolChangedError(f"{self._root / gone[0]} is gone, or not what it was")
+            for name, data in documents.items():
+                if not swap_durable(self._root / name, data, expected[name]):
+                    raise PoolChangedError(f"{self._root / name} was changed by somebody else")
+        return None
+
+    def _size(self, path: str) -> int | None:
+        try:
+            return os.stat(self._root / path).st_size
+        except OSError:
+            return None
+
+    # --- one file -----------------------------------------------------------------------------------
+
+    def _copy(self, upload: Upload) -> None:
+        final = self._root / upload.path
+        with temp_file(final.parent) as (fd, temp):
+            self._transfer(upload.file, fd, final)
+            try:
+                publish(temp, final)
+            except AlreadyExistsError:
+                raise PoolChangedError(f"{final} was added by somebody else") from None
+        self._progress.file_done(upload.path)
+
+    def _transfer(self, file: LocalFile, fd: int, final: os.PathLike[str]) -> None:
+        """All bytes of the file into ``fd``, on disk; refused unless they are the ones that were checked."""
+        import xxhash
+
+        digest = xxhash.xxh3_128()
+        at = 0
+        try:
+            with FileSource(file.path) as source:
+                if Stamp.of(os.fstat(source.fd)) != file.stamp:
+                    raise changed(file)
+                while piece := os.pread(source.fd, PIECE, at):
+                    if self._stop.is_set():
+                        raise BadFileError(f"{file.key}: the run was stopped")
+                    if at > file.size:
+                        raise changed(file)
+                    digest.update(piece)
+                    at += len(piece)
+                    with mapped_os_errors(final):
+                        write_all(fd, piece)
+                    self._progress.advance(len(piece))
+        except OSError as e:
+            raise BadFileError(f"{file.key}: reading failed: {e.strerror}") from None
+        if digest.hexdigest() != file.xxh3:
+            raise changed(file)
+        with mapped_os_errors(final):
+            sync_fd(fd)

@@ -1,0 +1,76 @@
+"""The three ways in which a push writes: what every one of them promises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from poolmgr.errors import NotAMirrorError, RemoteRefusedError
+from poolmgr.ops.progress import Progress
+from poolmgr.ops.push_files import LocalFile
+from poolmgr.ops.view import PoolView
+from poolmgr.store.local import LocalStore
+
+MAX_BATCH = 50
+"""Images of one commit: the Hub gives up on a commit after 60 s (facts: hub, limits)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    file: LocalFile
+    path: str
+    """Where it goes in the pool."""
+
+
+class Writer(Protocol):
+    """Writes one push, blobs first, documents last; ``PoolChangedError`` when somebody else was quicker.
+
+    Whoever is told so plans again on ``fresh`` and goes on; nothing that is there is sent twice.
+    """
+
+    def ready(self) -> None:
+        """Refuses, before any byte is sent, where this user may not write."""
+        ...
+
+    def fresh(self) -> PoolView:
+        """The pool as it is now."""
+        ...
+
+    def room(self, size: int) -> None:
+        """Refuses where there is no room for so many bytes, as far as that can be known."""
+        ...
+
+    def add(self, uploads: Sequence[Upload], done: Callable[[Upload], None]) -> None:
+        """Every blob at its path, proven to be what was planned. No name is ever replaced.
+
+        ``done`` is told of each that is there for good.
+        """
+        ...
+
+    def seal(
+        self,
+        documents: Mapping[str, bytes],
+        expected: Mapping[str, bytes | None],
+        needs: Mapping[str, int],
+        message: str,
+    ) -> str | None:
+        """The documents in their order, the index last, if they still are what was expected; the commit.
+
+        ``needs``: path -> size of the blobs that the tasks of this push map to; all of them must be there.
+        """
+        ...
+
+
+def writer_of(view: PoolView, jobs: int, progress: Progress) -> Writer:
+    """The writer for the kind of pool that ``view`` shows."""
+    if view.is_mirror:
+        raise NotAMirrorError(
+            f"{view.address} is a mirror: its index is derived from what was fetched",
+            hint="push to the pool that it came from",
+        )
+    if isinstance(view.store, LocalStore):
+        from poolmgr.ops.push_folder import FolderWriter
+
+        return FolderWriter(view, jobs, progress)
+    raise RemoteRefusedError(f"{view.address}: push cannot write to this kind of pool yet")
