@@ -6,11 +6,12 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from poolmgr.errors import (
@@ -302,13 +303,13 @@ class Fetch:
     ) -> list[Outcome]:
         """The outcomes of ``items``; at most a few are queued at once, so that a stop is quick."""
         outcomes: list[Outcome] = []
-        waiting: set[Future[Outcome]] = set()
-        for item in items:
-            waiting.add(pool.submit(mover.run, item, wait=wait_not))
-            if len(waiting) >= 4 * self.request.jobs:
-                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                outcomes += [self._ended(f.result()) for f in done]
-        outcomes += [self._ended(f.result()) for f in wait(waiting).done]
+        done: SimpleQueue[Future[Outcome]] = SimpleQueue()
+        for number, item in enumerate(items, 1):
+            pool.submit(mover.run, item, wait=wait_not).add_done_callback(done.put)
+            if number - len(outcomes) >= 4 * self.request.jobs:
+                outcomes.append(self._ended(done.get().result()))
+        while len(outcomes) < len(items):
+            outcomes.append(self._ended(done.get().result()))
         return outcomes
 
     def _ended(self, outcome: Outcome) -> Outcome:

@@ -32,7 +32,8 @@ def write_locks(
     proven = {i.blob.path: i.blob for i in plan.of(State.PROVEN)}
     proven |= {o.item.blob.path: o.item.blob for o in outcomes if o.good}
     before = folder.locks()
-    locked, notes = [], []
+    written: dict[str, Lock] = {}
+    notes = []
     for variant, tasks in plan.variants.items():
         whole = all(path in proven for path in tasks.values())
         if not tasks or not (whole or allow_missing):
@@ -63,10 +64,10 @@ def write_locks(
                     f"at {old.commit} are no longer in the lock"
                 )
         folder.write_lock(lock)
-        locked.append(variant)
-    if locked:
-        _write_index(folder)
-    return tuple(locked), tuple(notes)
+        written[variant] = lock
+    if written:
+        _write_index(folder, {**before, **written})
+    return tuple(written), tuple(notes)
 
 
 def keep_foreign_index(folder: Folder) -> None:
@@ -93,11 +94,12 @@ def _attested_hash(folder: Folder, path: str) -> str | None:
     return standing.sha256 if standing else None
 
 
-def _write_index(folder: Folder) -> None:
+def _write_index(folder: Folder, locks: dict[str, Lock]) -> None:
     """The index of the mirror for other tools, derived from all locks that stand when it is written."""
     while True:
-        locks = folder.locks()
-        index = Index.build({v: dict(lock.tasks) for v, lock in locks.items()}, str(folder.root))
+        if folder.locked() != locks.keys():  # another fetch wrote one meanwhile
+            locks = folder.locks()
+        index = Index.build({v: dict(lock.tasks) for v, lock in sorted(locks.items())}, str(folder.root))
         write_durable(folder.root / INDEX_NAME, index.to_bytes())
-        if folder.locks().keys() == locks.keys():
+        if folder.locked() == locks.keys():
             return

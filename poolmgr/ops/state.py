@@ -68,14 +68,22 @@ class State:
 
         return self.locks_folder / f"{quote(variant, safe='')}.json"
 
+    def locked(self) -> set[str]:
+        """The variants that have a lock, which is not read."""
+        from urllib.parse import unquote
+
+        return {unquote(file.stem) for file in self._lock_files()}
+
+    def _lock_files(self) -> list[Path]:
+        try:
+            return sorted(f for f in self.locks_folder.iterdir() if f.suffix == ".json")
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
     def locks(self) -> dict[str, Lock]:
         """Every lock of the mirror by variant, in order; empty where ``fetch`` never finished."""
-        try:
-            files = sorted(f for f in self.locks_folder.iterdir() if f.suffix == ".json")
-        except (FileNotFoundError, NotADirectoryError):
-            return {}
         locks = {}
-        for file in files:
+        for file in self._lock_files():
             if file.stat().st_size > MAX_LOCK_BYTES:
                 raise MirrorInvalidError(f"{file}: larger than a lock can be")
             lock = Lock.parse(file.read_bytes(), str(file))

@@ -33,7 +33,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """What the destination holds of one blob; gathered by ops/fetch.py."""
+    """What the destination holds of one blob; gathered by ops/holding.py."""
 
     size: int | None = None
     """Size of the file under the blob's own name; None if there is none."""
