@@ -108,7 +108,8 @@ def planning(root: Path) -> None:
 
     from poolmgr.model.blob import Blob, Listing
     from poolmgr.model.index import Index
-    from poolmgr.plan.transfer import Local, plan_fetch
+    from poolmgr.plan.item import Local
+    from poolmgr.plan.transfer import plan_fetch
 
     data = (root / "datasets" / REPO / "task_to_blob.json").read_bytes()
     index = Index.parse(data, "index")

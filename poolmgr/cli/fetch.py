@@ -13,7 +13,8 @@ from poolmgr.errors import Exit, PoolLacksBlobsError, UsageError
 from poolmgr.ops.fetch import DEFAULT_RESERVE, Fetch, Fetched, Request, failures
 from poolmgr.ops.transfer import Result
 from poolmgr.ops.view import open_pool
-from poolmgr.plan.transfer import FetchPlan, Item, State
+from poolmgr.plan.item import Item, State
+from poolmgr.plan.transfer import FetchPlan
 from poolmgr.settings import Settings
 
 _SHOWN = {
@@ -26,6 +27,8 @@ _SHOWN = {
     State.QUARANTINED: "in quarantine, not fetched again",
     State.LACKING: "not in the pool",
 }
+SHOWN_NOTES = 5
+"""Of many hints that cannot be used, so many are shown: each costs bytes and nothing else."""
 _UNITS = {
     "": 1,
     "k": 10**3,
@@ -150,14 +153,26 @@ def _show_plan(out: Output, run: Fetch, plan: FetchPlan) -> None:
             coming = sum(i.transfer for i in items)
             rows.append([words, f"{len(items):,}", text.size(size), text.size(coming) if coming else ""])
     out.table(rows, ["blobs", "count", "size", "to transfer"], right=(1, 2, 3))
+    made = [i for i in plan.items if i.base is not None]
+    if made:
+        out.line(
+            f"saved {text.size(plan.saved)}: {text.counted(len(made), 'blob')} to be made of "
+            + ("its base" if len(made) == 1 else "their bases")
+        )
     out.line(f"free  {text.size(run.free())}, of which {text.size(run.request.reserve)} stay free")
     for finding in plan.findings:
         out.warn(str(finding))
+    for note in plan.notes[:SHOWN_NOTES]:
+        out.warn(note)
+    if len(plan.notes) > SHOWN_NOTES:
+        out.warn(f"{len(plan.notes) - SHOWN_NOTES:,} more blobs whose shared_ranges cannot be")
 
 
 def _item_row(item: Item) -> dict[str, object]:
     row: dict[str, object] = {"path": item.blob.path, "size": item.blob.size, "sha256": item.blob.sha256}
     row |= {"tasks": list(item.tasks), "state": item.state.value, "transfer": item.transfer}
+    if item.base is not None:
+        row |= {"base": item.base.path, "saved": item.saved}
     if item.finding:
         row["findings"] = [item.finding.as_json()]
     return row
@@ -173,6 +188,7 @@ def _plan_row(run: Fetch, plan: FetchPlan) -> dict[str, object]:
         "blobs": len(plan.items),
         "bytes": plan.size,
         "to_transfer": plan.transfer,
+        "saved": plan.saved,
         "states": {s.value: len(plan.of(s)) for s in State},
         "findings": [f.as_json() for f in plan.findings],
     }
@@ -189,7 +205,10 @@ def _show_rows(out: Output, plan: FetchPlan, fetched: Fetched) -> None:
         row = _item_row(outcome.item)
         if outcome.findings:
             row["findings"] = [f.as_json() for f in outcome.findings]
-        out.row("image", **row, result=outcome.result.value, transferred=outcome.transferred)
+        out.row(
+            "image", **row, result=outcome.result.value, transferred=outcome.transferred,
+            reused_bytes=outcome.reused,
+        )  # fmt: skip
         if outcome.good:
             out.only_quiet(outcome.item.blob.path)
     for item in plan.of(State.LACKING):
@@ -211,6 +230,13 @@ def _show_certificate(out: Output, run: Fetch, fetched: Fetched) -> None:
         for item in lacking:
             out.line(out.styled("lacking  ", "red") + f"{text.name(item.blob.path)}: {item.finding}")
             out.line(f"    needed by {text.name(', '.join(item.tasks))}")
+    for path in fetched.damaged:
+        out.line(
+            out.styled("damaged  ", "red")
+            + f"{text.name(path)}: it lies in the mirror and has not the bytes any more that were proven"
+        )
+    if fetched.damaged:
+        out.hint("--rehash hashes every file of the mirror again, and fetches what is wrong")
     counts = {r: sum(o.result is r for o in fetched.outcomes) for r in Result}
     kept = counts[Result.KEPT] + len(plan.of(State.PROVEN))
     out.line()
@@ -220,7 +246,9 @@ def _show_certificate(out: Output, run: Fetch, fetched: Fetched) -> None:
     ]
     if counts[Result.COPIED]:
         words.append(f"{counts[Result.COPIED]:,} copied")
-    not_proven = len(bad) + len(lacking)
+    if fetched.reused:
+        words.append(f"{text.size(fetched.reused)} taken from bases that were here")
+    not_proven = len(bad) + len(lacking) + sum(i.blob.path in fetched.damaged for i in plan.of(State.PROVEN))
     words.append(f"{not_proven:,} failed")
     out.line(", ".join(words))
     for note in fetched.notes:
@@ -239,7 +267,10 @@ def _show_certificate(out: Output, run: Fetch, fetched: Fetched) -> None:
             f"{text.counted(len(plan.items), 'blob')}, {text.size(plan.size)}"
         )
     elif not_proven == 0:
-        out.line("every blob is proven, but: " + "; ".join(str(f) for f in plan.findings))
+        but = [str(f) for f in plan.findings]
+        if fetched.damaged:
+            but.append(f"{text.counted(len(fetched.damaged), 'other file')} of the mirror lost its bytes")
+        out.line("every blob is proven, but: " + "; ".join(but))
     else:
         out.line(
             out.styled("not whole", "red") + f": {fetched.proven:,} of {len(plan.items):,} blobs are proven"
@@ -250,8 +281,18 @@ def _show_certificate(out: Output, run: Fetch, fetched: Fetched) -> None:
             out.hint("no lock was written; --allow-missing makes a mirror of what there is")
     out.row(
         "summary", **_plan_row(run, plan), proven=fetched.proven, transferred=counts[Result.TRANSFERRED],
-        transferred_bytes=fetched.transferred, reused=kept + counts[Result.COPIED], failed=not_proven,
+        transferred_bytes=fetched.transferred, reused=kept + counts[Result.COPIED],
+        reused_bytes=fetched.reused, failed=not_proven, damaged=list(fetched.damaged),
         results={r.value: n for r, n in counts.items() if n}, locked=list(fetched.locked),
-        verdict="proven" if verdict is Exit.GOOD else "not whole" if not_proven else "other task count",
+        verdict=_word(fetched, not_proven),
         exit=int(verdict),
     )  # fmt: skip
+
+
+def _word(fetched: Fetched, not_proven: int) -> str:
+    """The verdict, for the summary row."""
+    if fetched.exit is Exit.GOOD:
+        return "proven"
+    if not_proven:
+        return "not whole"
+    return "damaged" if fetched.damaged else "other task count"

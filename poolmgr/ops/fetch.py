@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,8 +15,11 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from poolmgr.errors import (
+    BadFileError,
+    BadTransferError,
     DestinationError,
     Exit,
+    IndexInvalidError,
     NoSpaceError,
     NotAMirrorError,
     PoolLacksBlobsError,
@@ -26,6 +29,7 @@ from poolmgr.errors import (
 from poolmgr.model.blob import INDEX_NAME, Blob
 from poolmgr.model.finding import Severity
 from poolmgr.model.index import Assignments, Index, nearest
+from poolmgr.model.ranges import Relative
 from poolmgr.ops.attest import AttestWriter
 from poolmgr.ops.fetch_locks import keep_foreign_index, write_locks
 from poolmgr.ops.holding import look
@@ -34,7 +38,9 @@ from poolmgr.ops.progress import Progress, Silent
 from poolmgr.ops.state import State as Folder
 from poolmgr.ops.transfer import Mover, Outcome, Result
 from poolmgr.ops.view import PoolView
-from poolmgr.plan.transfer import FetchPlan, Item, State, plan_fetch
+from poolmgr.plan.delta import MAX_WAVES
+from poolmgr.plan.item import Item, State
+from poolmgr.plan.transfer import FetchPlan, plan_fetch
 from poolmgr.store.files import mapped_os_errors
 
 DEFAULT_RESERVE = 1_000_000_000
@@ -86,13 +92,24 @@ class Fetched:
         return sum(o.transferred for o in self.outcomes)
 
     @property
+    def reused(self) -> int:
+        """Bytes of transferred blobs that came from their bases in the mirror."""
+        return sum(o.reused for o in self.outcomes)
+
+    @cached_property
+    def damaged(self) -> tuple[str, ...]:
+        """Files of the mirror that no longer hold what was proven of them, found when used as bases."""
+        return tuple(sorted({o.damaged for o in self.outcomes if o.damaged is not None}))
+
+    @property
     def proven(self) -> int:
         """Needed blobs that are in the mirror and proven."""
-        return len(self.plan.of(State.PROVEN)) + sum(o.good for o in self.outcomes)
+        kept = sum(i.blob.path not in self.damaged for i in self.plan.of(State.PROVEN))
+        return kept + sum(o.good and o.item.blob.path not in self.damaged for o in self.outcomes)
 
     @property
     def exit(self) -> Exit:
-        if self.plan.of(State.LACKING) or self.plan.findings:
+        if self.plan.of(State.LACKING) or self.plan.findings or self.damaged:
             return Exit.BAD
         if any(o.result is not Result.TROUBLE for o in self.bad):
             refused = [o.error.exit for o in self.bad if o.error is not None]
@@ -134,9 +151,14 @@ class Fetch:
         expected = {name: self.view.manifest.rules(name).tasks for name in wanted}
         listing = self.view.listing
         needed = {path for tasks in wanted.values() for path in tasks.values()}
-        blobs = (listing.blobs[p] for p in needed if p in listing.blobs)
-        local = look(self.folder, blobs, rehash=self.request.rehash)
-        return plan_fetch(wanted, totals, listing, local, expected)
+        blobs = [listing.blobs[p] for p in needed if p in listing.blobs]
+        here = look(self.folder, blobs, rehash=self.request.rehash)
+        relatives, notes = self._relatives({b.path for b in blobs if here.blobs[b.path].size != b.size})
+        plan = plan_fetch(wanted, totals, listing, here.blobs, expected, relatives, here.proven)
+        if plan.saved and self.transfer == "xet":
+            notes += (f"--transfer xet brings whole files: {plan.saved:,} bytes that are here come anew",)
+            plan = plan.whole()
+        return replace(plan, notes=notes + plan.notes)
 
     def check(self, plan: FetchPlan) -> None:
         """What must hold before the first byte: the pool has everything, and there is room for it."""
@@ -209,6 +231,17 @@ class Fetch:
                 details=unknown,
             )
 
+    def _relatives(self, paths: Collection[str]) -> tuple[Mapping[str, Relative], tuple[str, ...]]:
+        """What the pool records of the bases of ``paths``; and why not, if it cannot be read."""
+        from poolmgr.store.blobs_table import TABLE_NAME, read_relatives
+
+        if not paths or TABLE_NAME not in self.view.listing.blobs:
+            return {}, ()
+        try:
+            return read_relatives(self.view.store, paths), ()
+        except (IndexInvalidError, BadFileError, BadTransferError) as e:
+            return {}, (f"{e.message}; no blob is made of its base",)
+
     # --- acting ------------------------------------------------------------------------------------
 
     def carry_out(self, plan: FetchPlan) -> Fetched:
@@ -261,7 +294,8 @@ class Fetch:
         store = self.view.store
         if self.transfer == "xet" and not isinstance(store, HubStore):
             raise UsageError(f"{self.view.address} is not on the Hub: no Xet there", hint="--transfer http")
-        coming = [i.blob for i in todo if i.transfer]
+        # What is made of its base is read by ranges: a few kilobytes are not worth a whole file by Xet.
+        coming = [i.blob for i in todo if i.transfer and i.base is None]
         if not coming or self.transfer == "http" or not isinstance(store, HubStore):
             yield None
             return
@@ -283,20 +317,28 @@ class Fetch:
                 close()
 
     def _run(self, mover: Mover, todo: list[Item], stop: threading.Event) -> list[Outcome]:
-        """All items through the workers: copies after what they copy from, held ones last."""
-        first = [i for i in todo if i.state is not State.ELSEWHERE]
-        copies = [i for i in todo if i.state is State.ELSEWHERE]
+        """All items through the workers: bases before what is made of them, copies last.
+
+        Of each group, what another fetch holds comes last: it may be a base of the next.
+        """
+        groups: dict[int, list[Item]] = {}
+        for item in todo:
+            group = MAX_WAVES + 1 if item.state is State.ELSEWHERE else item.wave
+            groups.setdefault(group, []).append(item)
+        done: list[Outcome] = []
         with ThreadPoolExecutor(self.request.jobs, thread_name_prefix="fetch") as pool:
             try:
-                outcomes = self._all(pool, mover, first) + self._all(pool, mover, copies)
-                busy = [o.item for o in outcomes if o.result is Result.BUSY]
-                done = [o for o in outcomes if o.result is not Result.BUSY]
-                return done + self._await_others(pool, mover, busy)
+                for _, items in sorted(groups.items()):
+                    outcomes = self._all(pool, mover, items)
+                    done += [o for o in outcomes if o.result is not Result.BUSY]
+                    busy = [o.item for o in outcomes if o.result is Result.BUSY]
+                    done += self._await_others(pool, mover, busy)
             except BaseException:
                 stop.set()
                 self._hang_up()
                 pool.shutdown(wait=True, cancel_futures=True)
                 raise
+        return done
 
     def _all(
         self, pool: ThreadPoolExecutor, mover: Mover, items: list[Item], *, wait_not: bool = False

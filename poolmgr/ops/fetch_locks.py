@@ -16,7 +16,8 @@ from poolmgr.ops.attest import load
 from poolmgr.ops.state import State as Folder
 from poolmgr.ops.transfer import Outcome
 from poolmgr.ops.view import PoolView
-from poolmgr.plan.transfer import FetchPlan, State
+from poolmgr.plan.item import State
+from poolmgr.plan.transfer import FetchPlan
 from poolmgr.store.files import create_durable, write_durable
 
 
@@ -31,6 +32,9 @@ def write_locks(
     hashes = {o.item.blob.path: o.sha256 for o in outcomes if o.good}
     proven = {i.blob.path: i.blob for i in plan.of(State.PROVEN)}
     proven |= {o.item.blob.path: o.item.blob for o in outcomes if o.good}
+    for outcome in outcomes:
+        if outcome.damaged is not None:
+            proven.pop(outcome.damaged, None)
     before = folder.locks()
     written: dict[str, Lock] = {}
     notes = []

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from poolmgr.model.blob import Blob
 from poolmgr.model.finding import Level
@@ -12,11 +13,20 @@ from poolmgr.ops.attest import Attested, load
 from poolmgr.ops.partials import scan
 from poolmgr.ops.quarantine import Quarantine
 from poolmgr.ops.state import State
-from poolmgr.plan.transfer import Local
+from poolmgr.plan.delta import Held
+from poolmgr.plan.item import Local
 
 
-def look(folder: State, blobs: Iterable[Blob], *, rehash: bool = False) -> dict[str, Local]:
-    """Blob path -> what is there of it. With ``rehash`` no attestation counts as proof of a file's bytes."""
+@dataclass(frozen=True)
+class Holding:
+    blobs: Mapping[str, Local]
+    """Path of each blob that was asked for -> what is there of it."""
+    proven: Mapping[str, Held]
+    """sha256 -> a file of the destination whose bytes are proven to have it."""
+
+
+def look(folder: State, blobs: Iterable[Blob], *, rehash: bool = False) -> Holding:
+    """What is there of ``blobs``. With ``rehash`` no attestation counts as proof of a blob's own file."""
     identity = folder.identity()
     attested = load(folder.attest, identity) if identity is not None else Attested()
     begun = scan(folder.partial)
@@ -38,15 +48,15 @@ def look(folder: State, blobs: Iterable[Blob], *, rehash: bool = False) -> dict[
             size=size,
             proven=proven,
             partial=max(sizes, default=0),
-            elsewhere=other if other != blob.path else None,
+            elsewhere=other.path if other is not None and other.path != blob.path else None,
             quarantined=blob.sha256 in bad,
         )
-    return result
+    return Holding(result, by_sha256)
 
 
-def _proven_elsewhere(folder: State, attested: Attested) -> dict[str, str]:
+def _proven_elsewhere(folder: State, attested: Attested) -> dict[str, Held]:
     """sha256 -> a file of the destination whose bytes are proven to have it."""
-    result: dict[str, str] = {}
+    result: dict[str, Held] = {}
     for path, rows in attested.rows.items():
         sha256 = next((r.sha256 for r in reversed(rows) if r.sha256), None)
         if sha256 is None or sha256 in result:
@@ -57,5 +67,5 @@ def _proven_elsewhere(folder: State, attested: Attested) -> dict[str, str]:
             continue
         standing = attested.standing(path, st)
         if stat.S_ISREG(st.st_mode) and standing is not None and standing.proves(Level.MOUNT, sha256):
-            result[sha256] = path
+            result[sha256] = Held(path, st.st_size)
     return result

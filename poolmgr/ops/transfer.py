@@ -7,10 +7,9 @@ name; right bytes that are no valid image go to quarantine.
 
 from __future__ import annotations
 
-import errno
+import dataclasses
 import hashlib
 import os
-import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from poolmgr import __version__
 from poolmgr.errors import (
     AlreadyExistsError,
     BadFileError,
+    BadTransferError,
     CredentialsError,
     PoolError,
     RemoteRefusedError,
@@ -31,21 +31,17 @@ from poolmgr.model.blob import Blob
 from poolmgr.model.finding import Finding, Level, Verdict
 from poolmgr.model.stamp import Stamp
 from poolmgr.ops.attest import AttestWriter
+from poolmgr.ops.bringing import CHUNK, Bringer, Tally, WrongBytesError, open_base
 from poolmgr.ops.landing import Landing
 from poolmgr.ops.partials import Partial, Partials
 from poolmgr.ops.progress import Progress
 from poolmgr.ops.quarantine import Quarantine, quarantine_findings
 from poolmgr.ops.state import State as Folder
-from poolmgr.plan.transfer import Item, State
+from poolmgr.plan.item import Base, Item, State
 from poolmgr.sif.check import Report, check
 from poolmgr.sif.source import FileSource
 from poolmgr.store.base import Store
 from poolmgr.store.files import mapped_os_errors, publish, replace
-
-CHUNK = 1 << 20
-TRIES_WITHOUT_PROGRESS = 5
-BACKOFF = 0.5
-"""Seconds before the first retry of a broken body; doubled each time, with jitter."""
 
 
 class Result(StrEnum):
@@ -73,22 +69,14 @@ class Outcome:
     sha256: str | None = None
     """Of the file that is there now, where it is known."""
     error: PoolError | None = None
+    reused: int = 0
+    """Bytes that came from its base."""
+    damaged: str | None = None
+    """Its base's path, where that file turned out not to hold its proven bytes any more."""
 
     @property
     def good(self) -> bool:
         return self.result in (Result.TRANSFERRED, Result.KEPT, Result.COPIED)
-
-
-class WrongBytesError(Exception):
-    """The bytes on hand are not the blob's; begin again from byte 0."""
-
-    def __init__(self, finding: Finding) -> None:
-        super().__init__(finding.message)
-        self.finding = finding
-
-
-class StoppedError(Exception):
-    """The run is over; partial files stay for the next one."""
 
 
 @dataclass
@@ -109,12 +97,13 @@ class Mover:
     def __post_init__(self) -> None:
         self.landing = Landing(self.folder.root)
         self.quarantine = Quarantine(self.folder.quarantine)
+        self._bringer = Bringer(self.store, self.progress, self.stopped, self.download)
 
     # --- the ways of an item ---------------------------------------------------------------------
 
     def run(self, item: Item, *, wait: bool = False) -> Outcome:
         """Carry out one item of the plan; with ``wait`` also one that another fetch holds."""
-        sent = _Counter()
+        tally = Tally()
         try:
             if item.state in (State.PROVEN, State.LACKING):
                 raise AssertionError(item)  # nothing to carry out
@@ -131,17 +120,17 @@ class Mover:
             begun = self.partials.of(self._key(item.blob))
             if not wait and self._alive(begun):
                 return Outcome(item, Result.BUSY)
-            return self._bring(item, sent, begun)
+            return self._bring(item, tally, begun)
         except (BadFileError, CredentialsError, RemoteRefusedError, RemoteTroubleError) as e:
             result = Result.TROUBLE if isinstance(e, RemoteTroubleError) else Result.FAILED
-            return Outcome(item, result, sent.total, (Finding(e.code, e.message),), error=e)
+            return Outcome(item, result, tally.transferred, (Finding(e.code, e.message),), error=e)
 
     def _prove_in_place(self, item: Item) -> Outcome | None:
         """Hash what lies at the final name; None when it is wrong and must be replaced."""
         blob, path = item.blob, self.folder.root / item.blob.path
         with FileSource(path) as source:
             before = Stamp.of(os.fstat(source.fd))
-            sha256 = self._hash(source.fd, 0, source.size)
+            sha256 = self._bringer.hash(source.fd, 0, source.size)
             if source.size != blob.size or (blob.sha256 is not None and sha256 != blob.sha256):
                 return None
             report = check(source, Level.MOUNT, allow_legacy=self.allow_legacy)
@@ -159,7 +148,7 @@ class Mover:
         try:
             with mapped_os_errors(part), source.open("rb") as reader, part.open("wb") as writer:
                 while chunk := reader.read(CHUNK):
-                    self._check_stop()
+                    self._bringer.check_stop()
                     digest.update(chunk)
                     writer.write(chunk)
                     self.progress.advance(len(chunk))
@@ -170,28 +159,51 @@ class Mover:
             return None
         return self._finish(item, part, digest.hexdigest(), Result.COPIED, 0)
 
-    def _bring(self, item: Item, sent: _Counter, begun: list[Partial]) -> Outcome:
-        """From the pool, from where a partial ends; wrong bytes are fetched once more from byte 0."""
-        part = self.partials.mine(self._key(item.blob))
-        fresh = item.blob.sha256 is None or self.download is not None
-        start = 0 if fresh else self.partials.take_over(self._key(item.blob), item.blob.size, begun)
-        for last in (False, True):
+    def _bring(self, item: Item, tally: Tally, begun: list[Partial]) -> Outcome:
+        """On its base or from the pool, from where a partial ends; wrong bytes come once more, whole."""
+        blob = item.blob
+        part = self.partials.mine(self._key(blob))
+        base = open_base(self.folder.root, item.base) if item.base is not None else None
+        fresh = blob.sha256 is None or (self.download is not None and base is None)
+        start = 0 if fresh else self.partials.take_over(self._key(blob), blob.size, begun)
+        damaged = None
+        tries = [False, True]
+        if item.base is not None and base is not None:
+            with base:
+                try:
+                    sha256 = self._bringer.on_base(blob, item.base, base, part, start, tally)
+                except (WrongBytesError, BadFileError, BadTransferError, RemoteRefusedError) as e:
+                    part.unlink(missing_ok=True)
+                    damaged = self._judged(item.base, base, e, tally)
+                    self._bringer.again(tally)
+                    self.progress.note(f"{blob.path}: {_why_whole(item.base, e, damaged)}; fetching it whole")
+                    start, tries = 0, [True]
+                else:
+                    done = self._finish(item, part, sha256, Result.TRANSFERRED, tally.transferred)
+                    return dataclasses.replace(done, reused=tally.reused)
+        for last in tries:
             try:
                 if self.download is not None:
-                    sha256 = self._through_client(item.blob, part, sent)
+                    sha256 = self._bringer.through_client(blob, part, tally)
                 else:
-                    sha256 = self._stream(item.blob, part, start, sent)
-                return self._finish(item, part, sha256, Result.TRANSFERRED, sent.total)
+                    sha256 = self._bringer.stream(blob, part, start, tally)
+                done = self._finish(item, part, sha256, Result.TRANSFERRED, tally.transferred)
+                return dataclasses.replace(done, damaged=damaged)
             except WrongBytesError as wrong:
                 part.unlink(missing_ok=True)
                 if last:
-                    return Outcome(item, Result.FAILED, sent.total, (wrong.finding,))
-                self.progress.note(
-                    f"{item.blob.path}: {wrong.finding.message}; fetching it again from byte 0"
-                )
-                self.progress.advance(-item.blob.size)
+                    return Outcome(item, Result.FAILED, tally.transferred, (wrong.finding,), damaged=damaged)
+                self.progress.note(f"{blob.path}: {wrong.finding.message}; fetching it again from byte 0")
+                self._bringer.again(tally)
                 start = 0
         raise AssertionError("unreachable")
+
+    def _judged(self, base: Base, file: FileSource, error: Exception, tally: Tally) -> str | None:
+        """The base's path, if wrong bytes are its doing: it does not have its sha256 any more."""
+        if not isinstance(error, WrongBytesError):
+            return None
+        sha256 = self._bringer.hash(file.fd, 0, file.size, tally=tally)
+        return base.path if sha256 != base.sha256 else None
 
     def _again_from_quarantine(self, item: Item) -> Outcome:
         """Look at the quarantined bytes once more: a newer poolmgr may judge otherwise."""
@@ -200,105 +212,14 @@ class Mover:
         if held.exists():
             with FileSource(held) as source:
                 report = check(source, Level.MOUNT, allow_legacy=self.allow_legacy)
-                good = report.verdict.passes and self._hash(source.fd, 0, source.size) == item.blob.sha256
+                sha256 = self._bringer.hash(source.fd, 0, source.size) if report.verdict.passes else None
+                good = sha256 is not None and sha256 == item.blob.sha256
             if good:
                 outcome = self._finish(item, held, item.blob.sha256 or "", Result.KEPT, 0)
                 self.quarantine.forget(item.blob.sha256)
                 return outcome
             findings = report.findings
         return Outcome(item, Result.QUARANTINED, findings=quarantine_findings(item.blob, findings))
-
-    # --- bytes -------------------------------------------------------------------------------------
-
-    def _stream(self, blob: Blob, part: Path, start: int, sent: _Counter) -> str:
-        """Fill ``part`` from ``start`` on; the sha256 of the whole. Goes on at the byte reached."""
-        with mapped_os_errors(part):
-            fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            digest = hashlib.sha256()
-            at = 0
-            if start:
-                self._hash(fd, 0, start, digest)
-                at = start
-            tries = 0
-            while at < blob.size:
-                reached = at
-                try:
-                    with self.store.stream(blob.path, at) as body:
-                        if body.total is not None and body.total != blob.size:
-                            raise WrongBytesError(_size_finding(blob, body.total, next(iter(body), b"")))
-                        if body.start != at:  # the server began elsewhere than it was asked to
-                            if body.start != 0:
-                                raise WrongBytesError(
-                                    Finding(
-                                        "bad-transfer",
-                                        f"asked for bytes from {at:,}, was sent bytes from {body.start:,}",
-                                    )
-                                )
-                            self.progress.advance(-at)
-                            digest, at = hashlib.sha256(), 0
-                        for chunk in body:
-                            self._check_stop()
-                            if at + len(chunk) > blob.size:
-                                raise WrongBytesError(
-                                    Finding(
-                                        "wrong-size",
-                                        f"the pool lists {blob.size:,} bytes, more than that arrived",
-                                    )
-                                )
-                            digest.update(chunk)
-                            with mapped_os_errors(part):
-                                _write_at(fd, chunk, at)
-                            at += len(chunk)
-                            sent.total += len(chunk)
-                            self.progress.advance(len(chunk))
-                    if at < blob.size:
-                        raise RemoteTroubleError(
-                            f"{blob.path}: the connection ended at {at:,} of {blob.size:,} bytes"
-                        )
-                except RemoteTroubleError as e:
-                    tries = 0 if at > reached else tries + 1
-                    if tries >= TRIES_WITHOUT_PROGRESS:
-                        raise
-                    wait = BACKOFF * 2**tries * random.uniform(0.7, 1.3)  # noqa: S311 - jitter, not a secret
-                    self.progress.note(f"{blob.path}: {e.message}; going on at byte {at:,} in {wait:.1f} s")
-                    self._pause(wait)
-            with mapped_os_errors(part):
-                os.ftruncate(fd, blob.size)
-                os.fsync(fd)
-            sha256 = digest.hexdigest()
-            if blob.sha256 is not None and sha256 != blob.sha256:
-                raise WrongBytesError(_hash_finding(blob, sha256))
-            return sha256
-        finally:
-            os.close(fd)
-
-    def _through_client(self, blob: Blob, part: Path, sent: _Counter) -> str:
-        """Fill ``part`` by the other way, then read it back: nothing that it says is taken on trust."""
-        assert self.download is not None
-        part.unlink(missing_ok=True)
-        self.download(blob, part)
-        with FileSource(part) as source, mapped_os_errors(part):
-            sent.total += source.size
-            if source.size != blob.size:
-                raise WrongBytesError(_size_finding(blob, source.size, source.read_at(0, 64)))
-            sha256 = self._hash(source.fd, 0, source.size)
-            os.fsync(source.fd)
-        if blob.sha256 is not None and sha256 != blob.sha256:
-            raise WrongBytesError(_hash_finding(blob, sha256))
-        return sha256
-
-    def _hash(self, fd: int, start: int, end: int, digest: hashlib._Hash | None = None) -> str:
-        digest = digest or hashlib.sha256()
-        while start < end:
-            self._check_stop()
-            chunk = os.pread(fd, min(CHUNK, end - start), start)
-            if not chunk:
-                break
-            digest.update(chunk)
-            start += len(chunk)
-            self.progress.advance(len(chunk))
-        return digest.hexdigest()
 
     # --- proof and final name ------------------------------------------------------------------------
 
@@ -369,39 +290,10 @@ class Mover:
         """The blob's sha256; where the pool gives none, a key of its own address (never continued)."""
         return blob.sha256 or hashlib.sha256(f"{self.store.address}\0{blob.path}".encode()).hexdigest()
 
-    def _check_stop(self) -> None:
-        if self.stopped():
-            raise StoppedError
 
-    def _pause(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
-            self._check_stop()
-            time.sleep(min(0.2, left))
-
-
-@dataclass
-class _Counter:
-    total: int = 0
-
-
-def _write_at(fd: int, data: bytes, offset: int) -> None:
-    while data:
-        done = os.pwrite(fd, data, offset)
-        if done == 0:
-            raise OSError(errno.EIO, "nothing was written")
-        offset += done
-        data = data[done:]
-
-
-def _size_finding(blob: Blob, found: int, head: bytes) -> Finding:
-    what = (
-        " (an HTML page in its place)"
-        if head.lstrip()[:9].lower().startswith((b"<!doctype", b"<html"))
-        else ""
-    )
-    return Finding("wrong-size", f"the pool lists {blob.size:,} bytes, the server sends {found:,}{what}")
-
-
-def _hash_finding(blob: Blob, found: str) -> Finding:
-    return Finding("wrong-hash", f"the pool lists sha256 {blob.sha256}, what arrived has {found}")
+def _why_whole(base: Base, error: Exception, damaged: str | None) -> str:
+    if damaged is not None:
+        return f"its base {damaged} has not the bytes any more that were proven"
+    if isinstance(error, WrongBytesError):
+        return f"what the pool says that it shares with {base.path} is wrong"
+    return f"it cannot be made of {base.path}: {error}"

@@ -3,72 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, replace
 
 from poolmgr.model.blob import Blob, Listing
 from poolmgr.model.finding import Finding
 from poolmgr.model.index import Assignments, tasks_by_blob
-
-
-class State(StrEnum):
-    """How a needed blob stands in the destination."""
-
-    PROVEN = "proven"
-    """There, and an attestation that still holds says that it is right."""
-    UNPROVEN = "unproven"
-    """There with the right size; hashed where it lies."""
-    WRONG = "wrong"
-    """There with another size or hash; replaced when its successor is proven."""
-    ELSEWHERE = "elsewhere"
-    """Its bytes are proven here under another name; copied."""
-    PARTIAL = "partial"
-    """Begun by an earlier run; continued."""
-    MISSING = "missing"
-    QUARANTINED = "quarantined"
-    """Its bytes were here before and are no valid image; not fetched again."""
-    LACKING = "lacking"
-    """The pool itself does not hold it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Local:
-    """What the destination holds of one blob; gathered by ops/holding.py."""
-
-    size: int | None = None
-    """Size of the file under the blob's own name; None if there is none."""
-    proven: bool = False
-    partial: int = 0
-    """Bytes of the longest partial file of the same sha256."""
-    elsewhere: str | None = None
-    """Another path of the destination whose proven bytes have the same sha256."""
-    quarantined: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    blob: Blob
-    state: State
-    tasks: tuple[str, ...]
-    """``variant/task`` of everybody who needs it, in the order of the index."""
-    have: int = 0
-    """Bytes that need not be transferred."""
-    source: str | None = None
-    """For ``ELSEWHERE``: the path to copy from."""
-    finding: Finding | None = None
-    """For ``LACKING``: why."""
-
-    @property
-    def transfer(self) -> int:
-        """Bytes that have to come from the pool."""
-        if self.state in (State.MISSING, State.WRONG, State.PARTIAL):
-            return self.blob.size - self.have
-        return 0
-
-    @property
-    def room(self) -> int:
-        """Bytes that the destination will grow by at most."""
-        return self.blob.size if self.state is State.ELSEWHERE else self.transfer
+from poolmgr.model.ranges import Relative
+from poolmgr.plan.delta import Held, on_bases
+from poolmgr.plan.item import Item, Local, State
 
 
 @dataclass(frozen=True)
@@ -81,6 +23,8 @@ class FetchPlan:
     """Tasks of each variant in the pool's index."""
     findings: tuple[Finding, ...]
     """About the variants themselves, such as another task count than the manifest's."""
+    notes: tuple[str, ...] = ()
+    """What the pool says of its blobs' bases and cannot be used."""
 
     def of(self, *states: State) -> tuple[Item, ...]:
         return tuple(item for item in self.items if item.state in states)
@@ -99,8 +43,17 @@ class FetchPlan:
         return sum(item.transfer for item in self.items)
 
     @property
+    def saved(self) -> int:
+        """Bytes that come from bases which are here, or come first."""
+        return sum(item.saved for item in self.items)
+
+    @property
     def room(self) -> int:
         return sum(item.room for item in self.items)
+
+    def whole(self) -> FetchPlan:
+        """The same with no blob made of its base."""
+        return replace(self, items=tuple(replace(i, base=None) if i.base else i for i in self.items))
 
 
 def plan_fetch(
@@ -109,18 +62,22 @@ def plan_fetch(
     listing: Listing,
     local: Mapping[str, Local],
     expected: Mapping[str, int | None],
+    relatives: Mapping[str, Relative] | None = None,
+    held: Mapping[str, Held] | None = None,
 ) -> FetchPlan:
     """The plan for the tasks in ``wanted`` (variant -> assignments).
 
     ``totals`` and ``expected`` are the variants' task counts in the index and in the manifest;
-    ``local`` holds what the destination has, by blob path.
+    ``local`` holds what the destination has, by blob path. ``relatives`` is what the pool says of its
+    blobs' bases, by blob path; ``held`` the destination's proven files, by sha256.
     """
     needed: dict[str, list[str]] = {}
     for variant, tasks in wanted.items():
         for path, names in tasks_by_blob(tasks).items():
             needed.setdefault(path, []).extend(f"{variant}/{task}" for task in names)
     items = [_item(path, tuple(needed[path]), listing, local.get(path, Local())) for path in sorted(needed)]
-    return FetchPlan(tuple(_share(items)), wanted, totals, tuple(_count_findings(totals, expected)))
+    made, notes = on_bases(tuple(_share(items)), relatives or {}, held or {})
+    return FetchPlan(made, wanted, totals, tuple(_count_findings(totals, expected)), notes)
 
 
 def lacking(path: str, listing: Listing) -> Finding | None:
@@ -165,7 +122,7 @@ def _share(items: Iterable[Item]) -> Iterable[Item]:
     coming: dict[str, str] = {}
     for item in items:
         sha256 = item.blob.sha256
-        if sha256 is None or not item.transfer:
+        if sha256 is None or not item.lacks:
             yield item
         elif sha256 in coming:
             yield Item(item.blob, State.ELSEWHERE, item.tasks, have=item.blob.size, source=coming[sha256])

@@ -25,14 +25,14 @@ from poolmgr.errors import (
     UsageError,
 )
 from poolmgr.model.manifest import Manifest
-from poolmgr.ops import transfer
+from poolmgr.ops import bringing
 from poolmgr.ops.fetch import Fetch, Request
 from poolmgr.ops.partials import Partials
 from poolmgr.ops.resolve import resolve_task
 from poolmgr.ops.state import State as Folder
 from poolmgr.ops.transfer import Result
 from poolmgr.ops.view import open_folder
-from poolmgr.plan.transfer import State
+from poolmgr.plan.item import State
 from poolmgr.sif.write import minimal_image
 from tests.loopback.hub import Hub
 from tests.ops.fetch_kit import BAD, IMAGES, INDEX, PATHS, codes, fetch, files, fill, only, view_of
@@ -44,7 +44,7 @@ SHA = {path: hashlib.sha256(data).hexdigest() for path, data in IMAGES.items()}
 @pytest.fixture(autouse=True)
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     hurry(monkeypatch)
-    monkeypatch.setattr(transfer, "BACKOFF", 0.001)
+    monkeypatch.setattr(bringing, "BACKOFF", 0.001)
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_a_second_run_asks_for_no_file_and_hashes_nothing(
     fill(hub)
     fetch(hub, to)
     hub.log.clear()
-    monkeypatch.setattr(transfer.Mover, "_hash", lambda *a: pytest.fail("a proven file was hashed"))
+    monkeypatch.setattr(bringing.Bringer, "hash", lambda *a: pytest.fail("a proven file was hashed"))
     again = fetch(hub, to)
     assert again.exit is Exit.GOOD
     assert (again.transferred, len(again.plan.of(State.PROVEN))) == (0, 4)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from poolmgr.errors import Exit, UsageError
-from poolmgr.ops import transfer
+from poolmgr.ops import bringing
 from poolmgr.ops.fetch import Fetch, Request
 from poolmgr.ops.transfer import Result
 from poolmgr.ops.view import open_folder
@@ -21,7 +21,7 @@ from tests.ops.fetch_kit import IMAGES, PATHS, codes, fetch, files, fill, only, 
 @pytest.fixture
 def repo(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repo:
     monkeypatch.setattr(hub_pace, "BACKOFF", 0.01)
-    monkeypatch.setattr(transfer, "BACKOFF", 0.001)
+    monkeypatch.setattr(bringing, "BACKOFF", 0.001)
     repo = fill(hub)
     hub.serve_xet(tmp_path / "cas")
     return repo

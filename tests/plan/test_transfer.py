@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poolmgr.model.blob import Blob, Listing
-from poolmgr.plan.transfer import Local, State, lacking, plan_fetch
+from poolmgr.plan.item import Local, State
+from poolmgr.plan.transfer import lacking, plan_fetch
 
 A, B, C = (letter * 64 for letter in "abc")
 

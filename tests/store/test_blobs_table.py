@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from poolmgr.errors import IndexInvalidError
 from poolmgr.model.blob import Blob
-from poolmgr.store.blobs_table import TABLE_NAME, read_blobs_table
+from poolmgr.model.ranges import MAX_TEXT, Relative
+from poolmgr.store import blobs_table
+from poolmgr.store.blobs_table import TABLE_NAME, read_blobs_table, read_relatives
 from poolmgr.store.local import LocalStore
 
 SHA = "ab" * 32
@@ -100,3 +102,69 @@ def test_damage_is_an_error_or_harmless(tmp_path: Path, data: st.DataObject) -> 
     except IndexInvalidError:
         return
     assert all(blob.size >= 0 and path == blob.path for path, blob in rows.items())
+
+
+# --- bases -------------------------------------------------------------------------------------------
+
+
+def test_bases_of_the_wanted_rows(tmp_path: Path) -> None:
+    store = write(
+        tmp_path,
+        path=["a", "b", "c", "d"],
+        size=[1, 1, 1, 1],
+        base_sha256=[SHA, None, SHA, SHA],
+        shared_ranges=["0+1", "0+1", None, "1+2@3"],
+    )
+    assert read_relatives(store, {"a", "b", "c"}) == {"a": Relative(SHA, "0+1")}
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"path": ["a"], "size": [1]},
+        {"path": ["a"], "size": [1], "base_sha256": [SHA]},
+        {"path": ["a"], "base_sha256": ["short"], "shared_ranges": ["0+1"]},
+        {"path": ["a"], "base_sha256": [7], "shared_ranges": ["0+1"]},
+        {"path": ["a"], "base_sha256": [SHA], "shared_ranges": [[1, 2]]},
+        {"path": ["a"], "base_sha256": [SHA], "shared_ranges": [7]},
+        {"path": ["a"], "base_sha256": [SHA], "shared_ranges": ["9" * (MAX_TEXT + 1)]},
+        {"path": [None], "base_sha256": [SHA], "shared_ranges": ["0+1"]},
+        {
+            "path": pa.array([], pa.string()),
+            "base_sha256": pa.array([], pa.string()),
+            "shared_ranges": pa.array([], pa.string()),
+        },
+    ],
+)
+def test_rows_that_cannot_be_are_no_rows(tmp_path: Path, columns: dict[str, Any]) -> None:
+    assert read_relatives(write(tmp_path, **columns), {"a"}) == {}
+
+
+def test_a_long_text_that_many_rows_repeat_takes_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blobs_table, "MAX_SHARED", 10 * MAX_TEXT)
+    rows = 500
+    store = write(
+        tmp_path,
+        path=[f"{n}" for n in range(rows)],
+        base_sha256=[SHA] * rows,
+        shared_ranges=["9" * MAX_TEXT] * rows,
+    )
+    assert len(read_relatives(store, {f"{n}" for n in range(rows)})) == 10
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_damage_to_bases_is_an_error_or_harmless(tmp_path: Path, data: st.DataObject) -> None:
+    paths = [f"images/{n}.sif" for n in range(50)]
+    write(tmp_path, path=paths, base_sha256=[SHA] * 50, shared_ranges=[f"{n}+9" for n in range(50)])
+    good = (tmp_path / TABLE_NAME).read_bytes()
+    bad = bytearray(good)
+    bad[data.draw(st.integers(0, len(good) - 1))] ^= data.draw(st.integers(1, 255))
+    (tmp_path / TABLE_NAME).write_bytes(bytes(bad[: data.draw(st.integers(1, len(good)))]))
+    try:
+        found = read_relatives(LocalStore(tmp_path), set(paths))
+    except IndexInvalidError:
+        return
+    assert found.keys() <= set(paths)
