@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from poolmgr.model.finding import Finding, Level, Severity, Verdict
-from poolmgr.sif import codecs
-from poolmgr.sif.data import Digest, Filesystem, read_through
+from poolmgr.sif.data import Digest, Filesystem, processors, read_through
 from poolmgr.sif.header import (
     ARCHIVE,
     ENCRYPTED,
@@ -128,7 +127,7 @@ def check(
         if ahead and level.includes(Level.MOUNT):
             mounted = _mount(run, source, container)
             if mounted is not None and level.includes(Level.TABLES):
-                filesystems = _tables(run, mounted)
+                filesystems = _tables(run, mounted, threads)
     through = level is Level.DATA and run.checks.get(Level.TABLES.value) in (
         Verdict.OK,
         Verdict.UNSUPPORTED,
@@ -258,11 +257,11 @@ def _mount(run: _Run, source: Source, container: Container) -> list[tuple[str, S
     return passed if run.close(Level.MOUNT, blocked=blocked) else None
 
 
-def _tables(run: _Run, mounted: Sequence[tuple[str, Squashfs]]) -> list[Filesystem]:
+def _tables(run: _Run, mounted: Sequence[tuple[str, Squashfs]], threads: int | None) -> list[Filesystem]:
     passed = []
     for where, fs in mounted:
         try:
-            passed.append(Filesystem(where, read_tables(fs, codecs.open_codec(fs.sb.compressor))))
+            passed.append(Filesystem(where, read_tables(fs, threads=threads or processors())))
         except DamageError as e:
             run.findings.append(Finding(e.finding.code, e.finding.message, e.finding.severity, where))
     return passed if run.close(Level.TABLES) else []

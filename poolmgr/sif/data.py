@@ -20,7 +20,8 @@ from poolmgr.sif import codecs
 from poolmgr.sif.codecs import Codec, CodecError
 from poolmgr.sif.header import finding
 from poolmgr.sif.source import Source
-from poolmgr.sif.tables import SIZE_BITS, STORED_BLOCK, Tables
+from poolmgr.sif.squashfs import SIZE_BITS, STORED_BLOCK
+from poolmgr.sif.tables import Tables
 
 PIECE = 1 << 21
 """Bytes of a piece at most; less where a file would not give work to every thread."""

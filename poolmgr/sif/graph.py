@@ -9,8 +9,10 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from poolmgr.sif.tables import NO_FRAGMENT, NO_XATTR, XATTR_PREFIXES, Tables, walk_xattrs
+from poolmgr.sif.squashfs import NO_FRAGMENT, NO_XATTR
+from poolmgr.sif.tables import Tables
 from poolmgr.sif.write_node import Inode, Kind, Placement
+from poolmgr.sif.xattrs import PREFIXES, walk_xattrs
 
 MAX_LINKS = 40
 """Symbolic links that one path may lead through, as in the kernel."""
@@ -46,7 +48,7 @@ def read_graph(t: Tables) -> Graph:
         if number not in known:
             reference, count, _ = t.xattr_ids[number]
             known[number] = tuple(
-                sorted((XATTR_PREFIXES[p] + n, v) for p, n, v in walk_xattrs(t.xattr_kv, reference, count))
+                sorted((PREFIXES[p] + n, v) for p, n, v in walk_xattrs(t.xattr_kv, reference, count))
             )
         return known[number]
 

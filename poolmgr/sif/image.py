@@ -11,7 +11,7 @@ from typing import Any
 
 from poolmgr.errors import BadFileError, MissingToolError
 from poolmgr.model.finding import Severity
-from poolmgr.sif.codecs import MissingCodecError, open_codec
+from poolmgr.sif.codecs import MissingCodecError
 from poolmgr.sif.header import (
     GOCRYPTFS,
     OVERLAY,
@@ -194,8 +194,7 @@ def open_image(source: Source, where: str = "the image") -> Image:
         if mounted.unchecked or mounted.filesystem is None:
             raise MissingToolError(f"{where}: {mounted.unchecked}")
         try:
-            codec = open_codec(mounted.filesystem.sb.compressor)
-            parts.append(Part(descriptor, FsTree(read_tables(mounted.filesystem, codec), layer)))
+            parts.append(Part(descriptor, FsTree(read_tables(mounted.filesystem), layer)))
         except DamageError as e:
             raise BadFileError(f"{where}: {e.finding}", hint="see 'poolmgr verify'") from None
         except MissingCodecError as e:

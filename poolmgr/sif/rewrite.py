@@ -17,8 +17,8 @@ from poolmgr.sif import codecs, write_codec
 from poolmgr.sif.changes import Changes, apply, drop
 from poolmgr.sif.codecs import CodecError
 from poolmgr.sif.graph import read_graph, walk
-from poolmgr.sif.squashfs import DamageError
-from poolmgr.sif.tables import NO_FRAGMENT, STORED_BLOCK, Tables
+from poolmgr.sif.squashfs import NO_FRAGMENT, STORED_BLOCK, DamageError
+from poolmgr.sif.tables import Tables
 from poolmgr.sif.write_data import STORED, DataWriter, Sink
 from poolmgr.sif.write_node import Inode, Kind, Placement
 from poolmgr.sif.write_squashfs import begin, end

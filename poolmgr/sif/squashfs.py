@@ -23,6 +23,12 @@ STORED = 0x8000
 NONE = -1
 MAX_BLOCK = 1 << 20
 MIN_BLOCK = 4096
+STORED_BLOCK = 1 << 24
+"""Set in the size word of a data block that is stored as it is; the bits below it are its size."""
+SIZE_BITS = 25
+"""A data block's key is its position, shifted by this, and its size word."""
+NO_FRAGMENT = 0xFFFFFFFF
+NO_XATTR = 0xFFFFFFFF
 _TAIL = 4096
 COMP_OPTIONS = 0x400
 
@@ -101,8 +107,8 @@ class Squashfs:
             self._held = [(at, data)]
         return data[:length]
 
-    def metadata_block(self, codec: Codec, at: int, end: int) -> tuple[bytes, int]:
-        """(unpacked bytes, position after it) of the metadata block at ``at``, which ends by ``end``."""
+    def packed_block(self, at: int, end: int) -> tuple[bool, bytes, int]:
+        """(stored as it is, bytes, position after it) of the metadata block at ``at``, ending by ``end``."""
         if not 0 <= at <= end - 3:
             raise DamageError("sq-meta", f"a metadata block at {at} does not fit before {end}")
         raw = self.read(at, min(METADATA + 2, end - at))
@@ -110,16 +116,23 @@ class Squashfs:
         length = (word & ~STORED) or STORED
         if length > METADATA or at + 2 + length > end:
             raise DamageError("sq-meta", f"the metadata block at {at} says it has {length} bytes")
-        body = raw[2 : 2 + length]
-        if word & STORED:
-            return body, at + 2 + length
-        try:
-            out = codec(body, METADATA)
-        except CodecError as e:
-            raise DamageError("sq-decompress", f"the metadata block at {at} does not unpack: {e}") from None
-        if not out:
-            raise DamageError("sq-meta", f"the metadata block at {at} is empty")
-        return out, at + 2 + length
+        return bool(word & STORED), raw[2 : 2 + length], at + 2 + length
+
+    def metadata_block(self, codec: Codec, at: int, end: int) -> tuple[bytes, int]:
+        """(unpacked bytes, position after it) of the metadata block at ``at``, which ends by ``end``."""
+        stored, body, after = self.packed_block(at, end)
+        return body if stored else unpack_block(codec, at, body), after
+
+
+def unpack_block(codec: Codec, at: int, body: bytes) -> bytes:
+    """The bytes of the packed metadata block at ``at``: at least one, at most ``METADATA``."""
+    try:
+        out = codec(body, METADATA)
+    except CodecError as e:
+        raise DamageError("sq-decompress", f"the metadata block at {at} does not unpack: {e}") from None
+    if not out:
+        raise DamageError("sq-meta", f"the metadata block at {at} is empty")
+    return out
 
 
 @dataclass(frozen=True, slots=True)

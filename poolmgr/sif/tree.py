@@ -14,16 +14,10 @@ from functools import cached_property
 from types import MappingProxyType
 
 from poolmgr.sif.codecs import Codec, CodecError, open_codec
-from poolmgr.sif.squashfs import DamageError
-from poolmgr.sif.tables import (
-    NO_FRAGMENT,
-    NO_XATTR,
-    STORED_BLOCK,
-    XATTR_PREFIXES,
-    Tables,
-    walk_xattrs,
-)
+from poolmgr.sif.squashfs import NO_FRAGMENT, NO_XATTR, STORED_BLOCK, DamageError
+from poolmgr.sif.tables import Tables
 from poolmgr.sif.write_node import Kind
+from poolmgr.sif.xattrs import PREFIXES, walk_xattrs
 
 MAX_PATH = 4096
 FEW_ENTRIES = 100_000
@@ -238,7 +232,7 @@ class FsTree:
         return tuple(
             MappingProxyType(
                 {
-                    os.fsdecode(XATTR_PREFIXES[prefix] + name): value
+                    os.fsdecode(PREFIXES[prefix] + name): value
                     for prefix, name, value in walk_xattrs(table, reference, count)
                 }
             )

@@ -20,7 +20,8 @@ from poolmgr.sif import codecs
 from poolmgr.sif.header import DESCRIPTOR, Container, read_container
 from poolmgr.sif.image import open_image
 from poolmgr.sif.source import BytesSource
-from poolmgr.sif.tables import SIZE_BITS, STORED_BLOCK, Tables
+from poolmgr.sif.squashfs import SIZE_BITS, STORED_BLOCK
+from poolmgr.sif.tables import Tables
 
 MIB = 1 << 20
 

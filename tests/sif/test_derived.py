@@ -61,7 +61,7 @@ def base_folder(root: Path) -> Path:
 def tables_of(data: bytes, offset: int = 0) -> Tables:
     mounted = mount(BytesSource(data), offset, len(data) - offset)
     assert mounted.filesystem is not None, mounted
-    return read_tables(mounted.filesystem, codecs.open_codec(mounted.filesystem.sb.compressor))
+    return read_tables(mounted.filesystem)
 
 
 def every_block(t: Tables) -> bytes:
