@@ -297,6 +297,12 @@ class RemoteRefusedError(PoolError):
     code = "remote-refused"
 
 
+class DirectoryFullError(RemoteRefusedError):
+    """The Hub refuses a push that leaves more than 10,000 entries in one directory."""
+
+    code = "directory-full"
+
+
 class RemoteTroubleError(PoolError):
     """Passing trouble (429, 5xx, a broken or stalled connection) outlasted the retries."""
 

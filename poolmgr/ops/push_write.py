@@ -73,4 +73,10 @@ def writer_of(view: PoolView, jobs: int, progress: Progress) -> Writer:
         from poolmgr.ops.push_folder import FolderWriter
 
         return FolderWriter(view, jobs, progress)
+    from poolmgr.store.hub import HubStore
+
+    if isinstance(view.store, HubStore):
+        from poolmgr.ops.push_hub import HubWriter
+
+        return HubWriter(view, view.store, jobs, progress)
     raise RemoteRefusedError(f"{view.address}: push cannot write to this kind of pool yet")

@@ -10,7 +10,7 @@ import hashlib
 import re
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, MutableSequence, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableSequence, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -163,16 +163,42 @@ class HubStore:
         message: str,
         parent: str | None,
         replace: Collection[str] = (INDEX_NAME,),
+        sha256: Mapping[str, str] | None = None,
+        uploaded: Callable[[], None] | None = None,
+        jobs: int = 5,
     ) -> str:
         """One commit on top of ``parent`` (None: the pinned one), looked at after it was made; its id.
 
-        Only the paths in ``replace`` may be there already. ``PoolChangedError`` if the head moved.
+        Only the paths in ``replace`` may be there already. ``sha256``: what files must be, by path;
+        ``uploaded`` is called when all bytes are there and no commit is made yet.
+        ``PoolChangedError`` if the head moved.
         """
         from poolmgr.store.hub_push import push
 
-        commit = push(self, files, message=message, parent=parent or self.commit, replace=replace)
+        commit = push(
+            self, files, message=message, parent=parent or self.commit, replace=replace, sha256=sha256,
+            uploaded=uploaded, jobs=jobs,
+        )  # fmt: skip
         self._moved(commit)
         return commit
+
+    def at(self, commit: str | None, revision: str | None = None) -> HubStore:
+        """This repository pinned at another commit (None: the head, when it is needed).
+
+        Writes go to ``revision``, else to the same branch as before.
+        """
+        other = HubStore(
+            self.repo_id, repo_type=self.repo_type, revision=revision or self.revision,
+            endpoint=self._endpoint, token=self._token, offline=self._offline, on_retry=self._on_retry,
+        )  # fmt: skip
+        other._commit = commit
+        other._pace = self._pace
+        return other
+
+    def wait(self, seconds: float, why: str) -> None:
+        """Say why, and wait; ends early when the store is closed."""
+        self._on_retry(f"{why}; looking again in {seconds:.1f} s")
+        self._pace.sleep(seconds)
 
     def _moved(self, commit: str) -> None:
         self._commit, self._listing = commit, None

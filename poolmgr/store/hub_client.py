@@ -150,6 +150,8 @@ class HubClient:
                 )
             case FileNotFoundError():
                 return FileMissingError(f"{told}: {redact(str(error))}")
+            case RuntimeError() if isinstance(error.__cause__, errors.HfHubHTTPError | httpx.HTTPError):
+                return self._translated(error.__cause__, what)  # one file of an upload failed
             case RuntimeError() | ConnectionError():  # hf_xet raises no others
                 return RemoteTroubleError(f"{told}: {redact(str(error))}")
             case KeyError() | TypeError() | AttributeError():

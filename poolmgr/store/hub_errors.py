@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from poolmgr.errors import (
     CredentialsError,
+    DirectoryFullError,
     FileMissingError,
     PoolChangedError,
     PoolError,
@@ -21,6 +22,7 @@ PASSING = frozenset({408, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524,
 """Statuses after which another try may succeed; every other error status is final."""
 MAX_WORDS = 500
 
+_DIRECTORIES = re.compile(r"/[^\s/][^\s]*/")
 _USER_INFO = re.compile(r"(\w+://)[^\s/@\"'<>]+@")
 _QUERY = re.compile(r"(\w+://[^\s?\"'<>]*)\?[^\s\"'<>]*")
 _TOKEN = re.compile(r"\bhf_[A-Za-z0-9_-]{3,}|\bapi_org_\w+|(?i:\bbearer\s+)[^\s\"',]+|\beyJ[\w-]+\.[\w.-]+")
@@ -95,6 +97,13 @@ def meaning(answer: Answer, what: str, pool: str, *, signed_in: bool) -> PoolErr
                 f"{pool}: no such repository: {answer}",
                 hint="check the name, and that the token's account may see it" if signed_in else _SIGN_IN,
             )
+    if "too many files per directory" in answer.words:
+        where = ", ".join(_DIRECTORIES.findall(answer.words)) or "a directory"
+        return DirectoryFullError(
+            f"{pool}: the Hub refused {what}, as {where} would hold too many entries: {answer}",
+            hint="lower layout.max_entries in the manifest, so that push opens the next batch sooner;"
+            " what was uploaded stays there and is not sent again",
+        )
     if answer.status == 402:
         return RemoteRefusedError(
             told, hint="the account's plan or storage does not cover this; see its billing page"

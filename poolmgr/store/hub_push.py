@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,23 +25,39 @@ if TYPE_CHECKING:
 UPLOAD_THREADS = 5
 
 
+def probe(store: HubStore, *, pull_request: bool = False) -> None:
+    """``CredentialsError`` where this token may not write (or open a pull request); no byte is sent.
+
+    The Hub's first question of an upload is asked of a small text, for which that is all there is.
+    """
+    from huggingface_hub import CommitOperationAdd
+
+    branch = _branch(store, None)
+    addition = CommitOperationAdd("README.md", b"may I write?")
+    store.client.call(
+        "asking for the right to write",
+        lambda: store.client.api.preupload_lfs_files(
+            store.repo_id, [addition], repo_type=store.repo_type, revision=branch, create_pr=pull_request
+        ),
+    )
+
+
 def push(
-    store: HubStore, files: Mapping[str, Path | bytes], *, message: str, parent: str, replace: Collection[str]
-) -> str:
+    store: HubStore, files: Mapping[str, Path | bytes], *, message: str, parent: str,
+    replace: Collection[str], sha256: Mapping[str, str] | None = None,
+    uploaded: Callable[[], None] | None = None, jobs: int = UPLOAD_THREADS,
+) -> str:  # fmt: skip
     """Upload ``files`` and commit them on ``parent``; the new commit's id.
 
-    Where nothing differs from the parent, that is ``parent``.
+    Where nothing differs from the parent, that is ``parent``. ``sha256``: path -> what the file must
+    be; ``uploaded`` is called before the commit is made, and may refuse by raising.
     """
     from huggingface_hub import CommitOperationAdd
 
     for path in files:
         if path != INDEX_NAME:
             check_path(path, store.address)
-    branch = store.revision or "main"
-    if branch == parent:
-        raise RemoteRefusedError(
-            f"{store.address}: a commit cannot be written to", hint="name a branch, or nothing"
-        )
+    branch = _branch(store, parent)
     taken = sorted(store.infos([p for p in files if p not in replace], parent))
     if taken:
         raise AlreadyExistsError(
@@ -49,21 +66,31 @@ def push(
             hint="a new version is a new name",
         )
     stamps = {path: _stamp(source) for path, source in files.items()}
-    additions = [
-        CommitOperationAdd(path, source if isinstance(source, bytes) else str(source))
-        for path, source in files.items()
-    ]
+    with ThreadPoolExecutor(jobs, thread_name_prefix="hash") as pool:
+        additions = list(
+            pool.map(
+                lambda item: CommitOperationAdd(
+                    item[0], item[1] if isinstance(item[1], bytes) else str(item[1])
+                ),
+                files.items(),
+            )
+        )
     expected = {a.path_in_repo: (a.upload_info.size, a.upload_info.sha256.hex()) for a in additions}
-    store.client.call(
-        f"uploading {len(files):,} files",
-        lambda: store.client.api.preupload_lfs_files(
-            store.repo_id, additions, repo_type=store.repo_type, revision=branch, num_threads=UPLOAD_THREADS,
-            free_memory=False,
-        ),
-    )  # fmt: skip
-    for path, source in files.items():
-        if _stamp(source) != stamps[path]:
-            raise BadFileError(f"{path}: {source!r} changed while it was uploaded; nothing was committed")
+    for path, wanted in (sha256 or {}).items():
+        if expected[path][1] != wanted:
+            raise BadFileError(f"{files[path]!s}: changed since it was checked; nothing was sent")
+    try:
+        store.client.call(
+            f"uploading {len(files):,} files",
+            lambda: store.client.api.preupload_lfs_files(
+                store.repo_id, additions, repo_type=store.repo_type, revision=branch, num_threads=jobs,
+                free_memory=False,
+            ),
+        )  # fmt: skip
+    finally:  # that a file changed explains whatever else went wrong
+        _refuse_changed(files, stamps)
+    if uploaded is not None:
+        uploaded()
     ignored = [a.path_in_repo for a in additions if getattr(a, "_should_ignore", False)]
     if ignored:  # the commit would "succeed" without them (facts: hub section 1, Commits)
         raise RemoteRefusedError(
@@ -120,6 +147,25 @@ def _commit(
     raise AssertionError("unreachable")
 
 
+def _branch(store: HubStore, parent: str | None) -> str:
+    """The branch to write to; a commit is none."""
+    branch = store.revision or "main"
+    if branch == parent or (parent is None and is_commit(branch)):
+        raise RemoteRefusedError(
+            f"{store.address}: a commit cannot be written to", hint="name a branch, or nothing"
+        )
+    return branch
+
+
+def is_commit(revision: str) -> bool:
+    return len(revision) == 40 and not set(revision) - set("0123456789abcdef")
+
+
+def head(store: HubStore) -> str:
+    """The newest commit of the store's branch, as the server says now; it may lag behind one's own."""
+    return _head(store, _branch(store, None))
+
+
 def _head(store: HubStore, branch: str) -> str:
     info = store.client.call(
         "looking at the head",
@@ -150,6 +196,14 @@ def _differences(
         elif git_id(source if isinstance(source, bytes) else source.read_bytes()) != oid:
             out.append(f"{path}: other bytes than were sent")
     return out
+
+
+def _refuse_changed(files: Mapping[str, Path | bytes], stamps: Mapping[str, Stamp | None]) -> None:
+    for path, source in files.items():
+        if _stamp(source) != stamps[path]:
+            raise BadFileError(
+                f"{path}: {source!s} changed while it was uploaded; nothing was committed"
+            ) from None
 
 
 def _stamp(source: Path | bytes) -> Stamp | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
@@ -51,6 +52,10 @@ class Fault:
     """A page with status 200 in place of the answer."""
     apply_then_status: int | None = None
     """Do what was asked, then say that it failed."""
+    before: Callable[[], object] | None = None
+    """Something that happens just before the request is looked at, such as somebody else's commit."""
+    lose: str = ""
+    """Leave files whose path holds this text out of a commit, without a word."""
     seen: int = 0
     hit: int = 0
 
@@ -95,6 +100,8 @@ class Faults:
 
 def instead(fault: Fault) -> Response | None:
     """The answer that replaces the real one without anything being done, if the fault has one."""
+    if fault.before is not None:
+        fault.before()
     if fault.delay:
         time.sleep(fault.delay)
     if fault.drop:
@@ -105,6 +112,12 @@ def instead(fault: Fault) -> Response | None:
         body = fault.body if fault.body is not None else b'{"error":"injected"}'
         return Response(fault.status, {"X-Error-Message": "injected", **fault.headers}, body)
     return None
+
+
+def without(body: bytes, lose: str) -> bytes:
+    """A commit's lines without those of the files that are to be lost."""
+    lines = [line for line in body.splitlines() if line.strip()]
+    return b"\n".join(line for line in lines if lose not in json.loads(line)["value"].get("path", ""))
 
 
 def spoil(fault: Fault, answer: Response) -> Response:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-from tests.loopback.faults import Fault, Faults, instead, spoil
+from tests.loopback.faults import Fault, Faults, instead, spoil, without
 from tests.loopback.httpd import FilePart, Request, Response, Server
 from tests.loopback.repos import PAGE, Commit, Content, Entry, RefusalError, Repo, row
 
@@ -143,6 +143,8 @@ class Hub:
             answer = instead(fault)
             if answer is not None:
                 return answer
+            if fault.lose:
+                request.body = without(request.body, fault.lose)
             if fault.ignore_range:
                 headers.pop("range", None)
         try:

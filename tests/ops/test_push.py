@@ -422,14 +422,14 @@ print("done", flush=True)
 
 
 def test_killed_at_any_moment_and_run_again(tmp_path: Path) -> None:
-    """kill -9 at every 5th change of the filesystem; a reader is never misled, and the end is the same."""
+    """kill -9 at every 7th change of the filesystem; a reader is never misled, and the end is the same."""
     new = batch(tmp_path / "new", 1, 2, 3)
     batch(tmp_path / "old", 7)
     push(folder_view(tmp_path / "whole-pool"), str(tmp_path / "old"), variant="old")
     push(folder_view(tmp_path / "whole-pool"), new)
     wanted = state_of(tmp_path / "whole-pool")
     killed = 0
-    for at in range(1, 400, 5):
+    for at in range(1, 400, 7):
         root = tmp_path / f"pool{at}"
         push(folder_view(root), str(tmp_path / "old"), variant="old")
         done = subprocess.run(

@@ -6,7 +6,7 @@ import hashlib
 import random
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from poolmgr.model.blob import Blob
@@ -187,6 +187,7 @@ NAMES = st.lists(st.sampled_from([f"{c}{i}.sif" for c in "ab" for i in range(12)
 BODIES = st.integers(0, 15).map(str)
 
 
+@settings(deadline=None)
 @given(NAMES, NAMES, st.data())
 def test_what_holds_of_any_plan(old: list[str], new: list[str], data: st.DataObject) -> None:
     limit = data.draw(st.integers(1, 6))
@@ -220,6 +221,7 @@ def test_what_holds_of_any_plan(old: list[str], new: list[str], data: st.DataObj
     assert not again.changes, "done once, there is nothing left to do"
 
 
+@settings(deadline=None)
 @given(NAMES, st.integers(0, 6), st.randoms(use_true_random=False), st.integers(1, 5))
 def test_a_push_that_was_cut_off_ends_where_a_whole_one_does(
     new: list[str], cut: int, chance: random.Random, limit: int

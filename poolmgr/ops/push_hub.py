@@ -1,0 +1,101 @@
+"""Pushing to the Hub: images in commits of at most 50, each looked at, then the index in one of its own.
+
+Every commit names its parent, so nothing of another's is overwritten; where somebody else committed
+first, the caller plans again on top of that. The index goes alone and last: even a server that drops
+a file from a commit without a word cannot leave an index that names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from poolmgr.ops.progress import Progress
+from poolmgr.ops.push_files import changed, fingerprint
+from poolmgr.ops.push_write import MAX_BATCH, Upload
+from poolmgr.ops.view import PoolView
+from poolmgr.store.hub import HubStore
+from poolmgr.store.hub_pace import backoff
+from poolmgr.store.hub_push import head, probe
+
+LOOKS = 6
+"""Times that a head is asked for again when it is one that our own commit, or a 412, has left behind."""
+
+
+class HubWriter:
+    """``push_write.Writer`` for a repository on the Hub."""
+
+    def __init__(self, view: PoolView, store: HubStore, jobs: int, progress: Progress) -> None:
+        self._view = view
+        self._store = store
+        self._jobs = jobs
+        self._progress = progress
+        self._behind: set[str] = set()
+        """Commits that are known not to be the head any more."""
+
+    def ready(self) -> None:
+        """Whether the token may write, asked in the way that sends no byte."""
+        probe(self._store)
+
+    def fresh(self) -> PoolView:
+        """The pool at its head, or where that lags behind, at the last commit of our own."""
+        self._behind.add(self._store.commit)
+        commit = self._store.commit
+        for look in range(1, LOOKS + 1):
+            found = head(self._store)
+            if found not in self._behind:
+                commit = found
+                break
+            self._store.wait(backoff(look), f"the head is still said to be {found[:12]}")
+        self._behind.discard(commit)
+        self._store = self._store.at(commit)
+        return replace(self._view, store=self._store)
+
+    def room(self, size: int) -> None:
+        """The Hub does not say how much room an account has; its refusal is final and in its own words."""
+
+    def add(self, uploads: Sequence[Upload], done: Callable[[Upload], None]) -> None:
+        """Batch by batch: bytes in parallel, then the commit, then a comparison of its listing."""
+        self._progress.begin("uploading", files=len(uploads), size=sum(u.file.size for u in uploads))
+        try:
+            for start in range(0, len(uploads), MAX_BATCH):
+                batch = uploads[start : start + MAX_BATCH]
+                self._commit(
+                    {u.path: u.file.path for u in batch}, f"Add {len(batch):,} images",
+                    sha256={u.path: u.file.sha256 for u in batch}, uploaded=partial(_unchanged, batch),
+                )  # fmt: skip
+                for upload in batch:
+                    self._progress.advance(upload.file.size)
+                    self._progress.file_done(upload.path)
+                    done(upload)
+        finally:
+            self._progress.end()
+
+    def seal(
+        self, documents: Mapping[str, bytes], expected: Mapping[str, bytes | None], needs: Mapping[str, int],
+        message: str,
+    ) -> str | None:  # fmt: skip
+        """One commit on the one that was planned on, or on our own images on top of that."""
+        return self._commit(documents, message, replace=tuple(documents))
+
+    def _commit(
+        self, files: Mapping[str, Path | bytes], message: str, *, replace: Sequence[str] = (),
+        sha256: Mapping[str, str] | None = None, uploaded: Callable[[], None] | None = None,
+    ) -> str:  # fmt: skip
+        parent = self._store.commit
+        commit = self._store.commit_files(
+            files, message=message, parent=parent, replace=replace, sha256=sha256, uploaded=uploaded,
+            jobs=self._jobs,
+        )  # fmt: skip
+        if commit != parent:
+            self._behind.add(parent)
+        return commit
+
+
+def _unchanged(batch: Sequence[Upload]) -> None:
+    """Refuses the commit if a file is not what it was when it was checked."""
+    for upload in batch:
+        if fingerprint(upload.file.path, upload.file.key) != upload.file.xxh3:
+            raise changed(upload.file)
