@@ -29,7 +29,7 @@ def schemes_option(function: F) -> F:
         "schemes",
         multiple=True,
         callback=_schemes,
-        type=click.Choice([*Scheme, "all"]),
+        type=click.Choice([*(s.value for s in Scheme), "all"]),
         help="Count by this scheme too (docs/env-hash.md); may be given more than once.",
     )(function)
 

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from poolmgr.catalogue.build import files_of
-from poolmgr.catalogue.query import Limits, run
+from poolmgr.catalogue.query import Answer, Limits, run
 from poolmgr.catalogue.schema import EXAMPLES, TABLES
 from poolmgr.cli import options, text
 from poolmgr.cli.output import Output
@@ -24,7 +24,6 @@ from poolmgr.ops.progress import Progress
 from poolmgr.settings import Settings
 
 MAX_SQL = 1 << 20
-FETCH = 10_000
 
 
 @click.command("query")
@@ -80,7 +79,7 @@ def query(
     with _catalogue(catalogue, pools, datasets, out.progress()) as (folder, errors):
         if sql is not None:
             limits = Limits(memory_mb, timeout, os.cpu_count() or 1)
-            with run(_sql(sql), files_of(folder), limits) as answer:
+            with run(_sql(sql), files_of(folder), limits, arrow=form == "parquet") as answer:
                 _print(answer, form, output, out)
         elif catalogue is not None:
             out.line("made the catalogue:")
@@ -122,45 +121,45 @@ def _catalogue(
         yield made, build(made, datasets, views, target=settings.daytona_target, progress=progress)
 
 
-def _print(answer: Any, form: str, output: Path | None, out: Output) -> None:
-    columns = [d[0] for d in answer.description]
+def _print(answer: Answer, form: str, output: Path | None, out: Output) -> None:
     if output is not None:
         if os.path.lexists(output):
             raise AlreadyExistsError(f"{output} is there already, and nothing is ever overwritten")
-        count = _to_file(answer, columns, form, output)
+        count = _to_file(answer, form, output)
         out.line(f"{text.counted(count, 'row')}:")
         out.answer(str(output))
         out.document({"kind": "query", "rows": count, "output": str(output)})
         return
     if form == "csv" and not out.json:
-        out.answer(_csv_line(columns))
-        while rows := answer.fetchmany(FETCH):
-            for row in rows:
-                out.answer(_csv_line(row))
+        out.answer(_csv_line(answer.columns))
+        for chunk in answer.chunks():
+            for values in chunk:
+                out.answer(_csv_line(values))
         return
     rows = answer.fetchall()
-    out.table([["NULL" if v is None else str(v) for v in row] for row in rows], columns)
+    out.table([["NULL" if v is None else str(v) for v in row] for row in rows], answer.columns)
     out.line(out.styled(text.counted(len(rows), "row"), "dim"))
     for row in rows:
         out.only_quiet(str(row[0]))
-    out.document({"kind": "query", "columns": columns, "rows": [[_plain(v) for v in row] for row in rows]})
+    out.document({"kind": "query", "columns": answer.columns, "rows": rows})
 
 
-def _to_file(answer: Any, columns: list[str], form: str, output: Path) -> int:
+def _to_file(answer: Answer, form: str, output: Path) -> int:
     temporary = output.with_name(f".{output.name}.{os.getpid()}.partial")
     count = 0
     try:
         if form == "parquet":
             import pyarrow.parquet
 
-            table = answer.to_arrow_table()
-            pyarrow.parquet.write_table(table, temporary)
-            count = table.num_rows
+            with answer.arrow() as reader, pyarrow.parquet.ParquetWriter(temporary, reader.schema) as file:
+                for batch in reader:
+                    file.write_batch(batch)
+                    count += batch.num_rows
         else:
-            with open(temporary, "x", newline="", encoding="utf-8") as file:
-                writer = csv.writer(file)
-                writer.writerow(columns)
-                while rows := answer.fetchmany(FETCH):
+            with open(temporary, "x", newline="", encoding="utf-8") as text_file:
+                writer = csv.writer(text_file)
+                writer.writerow(answer.columns)
+                for rows in answer.chunks():
                     writer.writerows(rows)
                     count += len(rows)
         os.link(temporary, output)
@@ -173,14 +172,6 @@ def _csv_line(row: Any) -> str:
     line = io.StringIO()
     csv.writer(line, lineterminator="").writerow(row)
     return line.getvalue()
-
-
-def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, str | int | float | bool):
-        return value
-    if isinstance(value, list):
-        return [_plain(v) for v in value]
-    return str(value)
 
 
 def _show_tables(out: Output) -> None:
