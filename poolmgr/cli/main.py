@@ -77,6 +77,11 @@ COMMANDS: dict[str, Lazy] = {
         "poolmgr.cli.push:push", "Put images and a variant's tasks into a pool, never breaking it.", GROW
     ),
     "derive": Lazy("poolmgr.cli.derive:derive", "Make images of others by a recipe, reproducibly.", GROW),
+    "adopt": Lazy(
+        "poolmgr.cli.adopt:adopt",
+        "Make a pool of an existing folder of images, where it lies; nothing is moved or renamed.",
+        GROW,
+    ),
     "doctor": Lazy(
         "poolmgr.cli.doctor:doctor",
         "Show what is installed here, and what each missing tool would add.",

@@ -205,6 +205,29 @@ _define(
     "Update the manifest or find the lost tasks.",
 )
 
+# --- a folder that is adopted (plan/adopt) -----------------------------------------------------------
+_define(
+    "no-file", _E, "No file of the folder is the row's image.", "Pull the image, or correct the map or rule."
+)
+_define(
+    "name-collision",
+    _E,
+    "Different images have one file, or one file name under the rule: it can be only one of them.",
+    "Correct the map, or say in the manifest's aliases that they are one image.",
+)
+_define("image-conflict", _E, "The map gives one image several files.", "Drop all lines but one.")
+_define(
+    "ambiguous-name",
+    _E,
+    "Several files have the name, so it does not say which is meant.",
+    "Give the path, or remove all but one.",
+)
+_define("alias", _N, "One image under several references.", "Nothing.")
+_define(
+    "unused-line", _N, "A line of the map that no task uses.", "Nothing, if the dataset is the right one."
+)
+_define("equal-bytes", _N, "Files of different names have the same bytes.", "Nothing; one of them would do.")
+
 # --- a file that is no SIF (sif/sniff) -----------------------------------------------------------
 _AGAIN = "Fetch or build it again."
 _BROKEN = "The file is damaged: " + _AGAIN[0].lower() + _AGAIN[1:]

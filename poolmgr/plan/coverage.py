@@ -129,7 +129,7 @@ class _Entries:
             if blob is None:
                 if folded is None:
                     folded = {fold(p): p for p in listing.blobs}
-                findings = [_absence(path, listing, folded, refused)]
+                findings = [absence(path, listing, folded, refused)]
             elif blob.trouble is not None:
                 findings = [found(blob.trouble, _lower(CODES[blob.trouble].meaning))]
             else:
@@ -158,7 +158,8 @@ class _Entries:
         return findings
 
 
-def _absence(path: str, listing: Listing, folded: Mapping[str, str], refused: Mapping[str, str]) -> Finding:
+def absence(path: str, listing: Listing, folded: Mapping[str, str], refused: Mapping[str, str]) -> Finding:
+    """Why the listing has no blob at ``path``. ``folded``: ``fold`` of each path -> the path."""
     above = path.rpartition("/")[0]
     while above:
         folder = listing.blobs.get(above)

@@ -63,8 +63,11 @@ class Names:
             table = self._derived if _is_derived(directory, manifest.layout) else self._by_name
             table.setdefault(name, []).append(path)
 
-    def find(self, reference: str) -> Match:
-        """The blob that answers to ``reference``; ``MissError`` or ``AmbiguousError`` if not exactly one."""
+    def find(self, reference: str, *, near: bool = True) -> Match:
+        """The blob that answers to ``reference``; ``MissError`` or ``AmbiguousError`` if not exactly one.
+
+        ``near``: whether a miss names the nearest files, which takes longer than the look-up.
+        """
         exact = self._name(reference)
         if found := self._one(reference, [exact] if exact else [], "name"):
             return found
@@ -81,7 +84,7 @@ class Names:
             paths = {path for token in tokens for path in self._tokens().get(token, ())}
             if found := self._decide(reference, sorted(paths), "trailing-hash"):
                 return found
-        raise self._miss(reference, meant, exact, tokens)
+        raise self._miss(reference, meant, exact, tokens, near)
 
     def _name(self, reference: str) -> str | None:
         try:
@@ -121,7 +124,9 @@ class Names:
         words = (parts.tag or "", parts.repository.rpartition("/")[2])
         return [word.lower() for word in words if _HASH.fullmatch(word.lower())]
 
-    def _miss(self, reference: str, meant: str | None, exact: str | None, tokens: list[str]) -> MissError:
+    def _miss(
+        self, reference: str, meant: str | None, exact: str | None, tokens: list[str], look: bool
+    ) -> MissError:
         try:
             parse_reference(meant or reference)
             why = ""
@@ -130,7 +135,7 @@ class Names:
         shown = exact if meant is None else self._name(meant)
         expected = f"expected {shown}" if shown else f"the rule {self.rule!r} makes no file name of it"
         via = f", by an alias {meant!r}," if meant is not None else ""
-        near = self._nearest(shown, tokens)
+        near = self._nearest(shown, tokens) if look else []
         hint = "fetch the variant that has it, or correct the reference"
         if near:
             hint = f"nearest: {near[0]}"
