@@ -30,6 +30,8 @@ from poolmgr.model.index import MAX_INDEX_BYTES, Index
 from poolmgr.model.task import Row
 from poolmgr.ops.dataset import open_dataset
 from poolmgr.ops.progress import Progress, Silent
+from poolmgr.ops.push_folder import CLAIM
+from poolmgr.ops.push_rows import COLUMNS, with_rows
 from poolmgr.ops.state import State
 from poolmgr.ops.targets import Target
 from poolmgr.ops.verify import Verifier, Wish
@@ -38,8 +40,9 @@ from poolmgr.plan.adopt import Adoption, Ask, ByMap, ByPath, ByRule, Files, Matc
 from poolmgr.plan.coverage import found
 from poolmgr.plan.naming import Aliases
 from poolmgr.settings import Settings
-from poolmgr.store.blobs_table import TABLE_NAME, table_bytes
-from poolmgr.store.files import create_durable, mapped_os_errors, write_durable
+from poolmgr.store.blobs_table import TABLE_NAME
+from poolmgr.store.claim import claimed
+from poolmgr.store.files import create_durable, mapped_os_errors, swap_durable
 
 
 @dataclass(frozen=True)
@@ -289,7 +292,7 @@ class Adopt:
         )  # fmt: skip
 
     def _record(self, adopted: Adopted) -> Adopted:
-        """``blobs.parquet``, where there is none; one that is there is compared and stays."""
+        """``blobs.parquet``: one that is there is compared, its rows stay, and what it lacks is added."""
         listed = self.view.listing.blobs
         recorded = self.view.recorded_blobs
         if recorded:
@@ -299,20 +302,16 @@ class Adopt:
                 if known is not None and known.sha256 is not None and known.sha256 != sha256:
                     wrong = found("wrong-hash", f"{TABLE_NAME} records {known.sha256}, the file has {sha256}")
                     bad[path] = (*bad.get(path, ()), wrong)
-            lacking = len(adopted.hashes.keys() - recorded.keys())
-            notes = adopted.notes
-            if lacking:
-                notes += (f"{TABLE_NAME} is there already and says nothing of {lacking:,} blobs; it stays",)
-            return replace(adopted, bad=bad, notes=notes)
+            adopted = replace(adopted, bad=bad)
         rows = [
-            Blob(path, listed[path].size, sha256)
+            dict.fromkeys(COLUMNS) | {"path": path, "size": listed[path].size, "sha256": sha256}
             for path, sha256 in sorted(adopted.hashes.items())
-            if path not in adopted.bad
+            if path not in adopted.bad and path not in recorded
         ]
         if not rows:
             return adopted
-        with mapped_os_errors(self.root):
-            create_durable(self.root / TABLE_NAME, table_bytes(rows))
+        table = self.root / TABLE_NAME
+        self._write(table, lambda now: with_rows(now, rows, str(table)))
         return replace(adopted, table_written=True)
 
     def _write_index(self, adoption: Adoption) -> bool:
@@ -324,21 +323,32 @@ class Adopt:
         before = Index.parse(self.former, str(self.own_index))
         if before.variants.keys() >= index.variants.keys():
             return False  # it is the only source: what it says stays, also of tasks without a file
-        now = self.own_index.read_bytes()
-        if now != self.former:
-            raise PoolChangedError(
-                f"{self.own_index} changed while this was done; it was not touched", hint="run it again"
-            )
-        kept = (
-            State(self.root).folder
-            / "adopted"
-            / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{INDEX_NAME}"
-        )
+        kept = State(self.root).folder / "adopted" / f"{_stamp()}-{INDEX_NAME}"
         with mapped_os_errors(kept):
             kept.parent.mkdir(parents=True, exist_ok=True)
-        create_durable(kept, now)
-        write_durable(self.own_index, index.to_bytes())
+        create_durable(kept, self.former)
+        self._write(self.own_index, lambda now: index.to_bytes() if now == self.former else None)
         return True
+
+    def _write(self, file: Path, change: Callable[[bytes | None], bytes | None]) -> None:
+        """``file`` becomes what ``change`` makes of its bytes; ``PoolChangedError`` if that is None.
+
+        Under the claim that ``push`` writes under, so neither loses what the other wrote.
+        """
+        with claimed(self.root / CLAIM, waiting=self.progress.note):
+            try:
+                now = file.read_bytes()
+            except FileNotFoundError:
+                now = None
+            data = change(now)
+            if data is None or not swap_durable(file, data, now):
+                raise PoolChangedError(
+                    f"{file} changed while this was done; it was not touched", hint="run it again"
+                )
+
+
+def _stamp() -> str:
+    return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
 
 
 def _same(a: Path, b: Path) -> bool:
