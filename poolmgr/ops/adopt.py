@@ -23,7 +23,7 @@ from poolmgr.errors import (
     PoolChangedError,
     UsageError,
 )
-from poolmgr.model.blob import INDEX_NAME, Blob
+from poolmgr.model.blob import INDEX_NAME
 from poolmgr.model.finding import Finding, Level, Verdict
 from poolmgr.model.image_map import MAX_BYTES, ImageMap, parse_image_map
 from poolmgr.model.index import MAX_INDEX_BYTES, Index
