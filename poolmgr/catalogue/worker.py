@@ -24,8 +24,9 @@ from typing import Any, BinaryIO
 
 READS = {"SELECT", "EXPLAIN"}
 """DESCRIBE, SHOW, SUMMARIZE, FROM and VALUES are SELECT statements to DuckDB."""
-MAX_ROWS = 2_000
-"""Rows in a frame."""
+ROWS = 100
+"""Rows in a frame: few, as a row may be large."""
+ARROW_ROWS = 20_000
 SLACK = 768 << 20
 """Address space beyond the limit for what DuckDB and Python take besides data: stacks, arenas, code."""
 HEAD = struct.Struct(">cQ")
@@ -87,7 +88,7 @@ def _answer(request: dict[str, Any], out: BinaryIO) -> None:
     if request["arrow"]:
         _send_arrow(answer, out)
         return
-    while rows := answer.fetchmany(MAX_ROWS):
+    while rows := answer.fetchmany(ROWS):
         plain = [[_plain(value) for value in row] for row in rows]
         send(out, b"R", json.dumps(plain, ensure_ascii=False).encode("utf-8", "surrogatepass"))
 
@@ -170,7 +171,7 @@ def _send_arrow(answer: Any, out: BinaryIO) -> None:
     import pyarrow as pa
 
     stream = getattr(answer, "to_arrow_reader", None) or answer.fetch_record_batch  # DuckDB 1
-    reader = stream(MAX_ROWS * 10)
+    reader = stream(ARROW_ROWS)
     with pa.ipc.new_stream(_Frames(out), reader.schema) as writer:
         for batch in reader:
             writer.write_batch(batch)
