@@ -7,7 +7,7 @@ The codes are part of the interface: scripts match on them, so a code is never r
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import IntEnum
 from typing import ClassVar
 
@@ -30,11 +30,20 @@ class PoolError(Exception):
     code: ClassVar[str] = "error"
     exit: ClassVar[Exit] = Exit.ERROR
 
-    def __init__(self, message: str, *, hint: str = "", details: Iterable[str] = ()) -> None:
+    def __init__(
+        self, message: str, *, hint: str | Callable[[], str] = "", details: Iterable[str] = ()
+    ) -> None:
         super().__init__(message)
         self.message = message
-        self.hint = hint
+        self._hint = hint
         self.details = tuple(details)
+
+    @property
+    def hint(self) -> str:
+        """What to do next. One that costs something to find is found when it is first asked for."""
+        if not isinstance(self._hint, str):
+            self._hint = self._hint()
+        return self._hint
 
 
 class UsageError(PoolError):

@@ -9,7 +9,7 @@ import click
 from poolmgr.cli import options
 from poolmgr.cli.output import Output
 from poolmgr.errors import MissError, UsageError
-from poolmgr.ops.resolve import resolve_reference, resolve_task
+from poolmgr.ops.resolve import is_path, resolve_reference, resolve_task
 from poolmgr.ops.view import PoolView, open_pool
 from poolmgr.settings import Settings
 
@@ -42,7 +42,7 @@ def resolve(
     try:
         path = _find(view, name, variant, is_task)
     except MissError as e:
-        if not allow_remote or _is_task(view, name, is_task):
+        if not allow_remote or is_path(name) or _is_task(view, name, is_task):
             raise
         out.warn(f"{e.message}; printing the reference itself, as --allow-remote asks: it will be pulled")
         out.answer(name)

@@ -6,6 +6,7 @@ keys given twice, other nesting, unsafe paths and empty variants are refused, by
 
 from __future__ import annotations
 
+import bisect
 import difflib
 import json
 from collections.abc import Iterable, Mapping
@@ -18,13 +19,29 @@ from poolmgr.model.blob import case_clashes, path_trouble
 
 MAX_INDEX_BYTES = 512 * 1024 * 1024
 MAX_NAME = 512
+COMPARED = 32
+"""Words that are compared letter by letter with one that nobody has."""
 Assignments = Mapping[str, str]
 """Task id -> blob path."""
 
 
 def nearest(word: str, words: Iterable[str], count: int = 3) -> list[str]:
-    """The ``count`` words most like ``word``, the most alike first."""
-    return difflib.get_close_matches(word, list(words), n=count, cutoff=0.5)
+    """The ``count`` words most like ``word``, the most alike first.
+
+    Of many words only those are compared that share the longest beginning or end with ``word``:
+    comparing one task id with 14,601 takes 1.6 s, and a run may miss thousands of them.
+    """
+    words = list(words)
+    if len(words) > COMPARED:
+        words = list(dict.fromkeys(_neighbours(word, words, 1) + _neighbours(word, words, -1)))
+    return difflib.get_close_matches(word, words, n=count, cutoff=0.5)
+
+
+def _neighbours(word: str, words: list[str], step: int) -> list[str]:
+    """The words beside which ``word`` would stand in order, read forwards (``step`` 1) or backwards (-1)."""
+    order = sorted((w.casefold()[::step], w) for w in words)
+    at = bisect.bisect_left(order, (word.casefold()[::step], ""))
+    return [w for _, w in order[max(0, at - COMPARED // 4) : at + COMPARED // 4]]
 
 
 @dataclass(frozen=True)
@@ -122,7 +139,6 @@ class Index:
             raise UnknownVariantError(
                 f"{self.source} has no variant {name!r}; it has: {', '.join(order)}",
                 hint=f"did you mean {order[0]!r}?" if close else "",
-                details=order,
             ) from None
 
     def blob(self, variant: str, task: str) -> str:
@@ -131,13 +147,15 @@ class Index:
         try:
             return tasks[task]
         except KeyError:
-            close = nearest(task, tasks)
-            elsewhere = [v for v, t in self.variants.items() if task in t]
-            hint = f"nearest: {', '.join(close)}" if close else ""
-            if elsewhere:
-                hint = f"variant {', '.join(map(repr, elsewhere))} has it"
+
+            def hint() -> str:
+                if elsewhere := [v for v, t in self.variants.items() if task in t]:
+                    return f"variant {', '.join(map(repr, elsewhere))} has it"
+                close = nearest(task, tasks)
+                return f"nearest: {', '.join(close)}" if close else ""
+
             raise UnknownTaskError(
-                f"variant {variant!r} has no task {task!r} among its {len(tasks):,}", hint=hint, details=close
+                f"variant {variant!r} has no task {task!r} among its {len(tasks):,}", hint=hint
             ) from None
 
     def blobs(self, variants: Iterable[str] | None = None) -> frozenset[str]:

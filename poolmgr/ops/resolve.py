@@ -16,7 +16,7 @@ from poolmgr.errors import (
     UnknownTaskError,
     UsageError,
 )
-from poolmgr.model.blob import check_path
+from poolmgr.model.blob import check_path, path_trouble
 from poolmgr.model.finding import Finding, Level, Severity
 from poolmgr.model.index import nearest
 from poolmgr.ops.view import PoolView
@@ -56,10 +56,10 @@ def resolve_task(view: PoolView, task: str, variant: str | None = None) -> Path:
     except UnknownTaskError as e:
         if lock is None or not lock.subset:
             raise
+        unknown = e
         raise UnknownTaskError(
             f"{e.message}: this mirror holds {len(lock.tasks):,} of {lock.total_tasks:,} tasks",
-            hint=e.hint or "fetch the task too ('poolmgr fetch --tasks')",
-            details=e.details,
+            hint=lambda: unknown.hint or "fetch the task too ('poolmgr fetch --tasks')",
         ) from None
     return vouch(view, path, f"task {task!r} of {variant!r}")
 
@@ -67,31 +67,43 @@ def resolve_task(view: PoolView, task: str, variant: str | None = None) -> Path:
 def resolve_reference(view: PoolView, reference: str) -> Path:
     """The image that answers to an image reference, absolute and proven (docs/cli/resolve.md).
 
-    A path that ends in ``.sif`` is passed through if the file is there and is an image. Raises what
+    What ends in ``.sif`` is a path, passed through if the file is there and is an image; a relative
+    one may be a blob's path in the pool. Raises what
     ``resolve_task`` raises, and ``ReferenceInvalidError`` for a reference that is none.
     """
-    file = Path(reference)
-    if file.suffix == ".sif" and (file.is_absolute() or file.is_file()):
-        return _path_itself(view, file)
+    if is_path(reference):
+        return _path_itself(view, reference)
     match = view.names.find(reference)
     return vouch(view, match.path, f"reference {reference!r}")
 
 
-def _path_itself(view: PoolView, file: Path) -> Path:
-    """A ``.sif`` path: under the pool's own rules where it lies in the pool, else looked at on the spot."""
-    whole = file.absolute()
-    if view.root is not None and whole.is_relative_to(view.root.absolute()):
-        path = whole.relative_to(view.root.absolute()).as_posix()
-        return vouch(view, check_path(path, "resolve"), f"path {str(file)!r}")
+def is_path(reference: str) -> bool:
+    """Whether ``reference`` names a file, and so no image of a registry."""
+    return reference.endswith(".sif") and "://" not in reference
+
+
+def _path_itself(view: PoolView, name: str) -> Path:
+    """A ``.sif`` path: under the pool's own rules where it lies in the pool, else looked at on the spot.
+
+    A relative one that is not here may be a blob's path in the pool.
+    """
+    who = f"path {name!r}"
+    file, whole = Path(name), Path(name).absolute()
+    if view.root is not None:
+        if whole.is_relative_to(view.root.absolute()):
+            path = whole.relative_to(view.root.absolute()).as_posix()
+            return vouch(view, check_path(path, "resolve"), who)
+        if not file.is_absolute() and not os.path.lexists(file) and path_trouble(name) is None:
+            return vouch(view, name, who)
     try:
         size = whole.stat().st_size
     except OSError as e:
         raise MissError(
-            f"path {str(file)!r}: {e.strerror}", hint="a path is passed through only when the file is there"
+            f"{who}: {e.strerror}", hint="a path is passed through only when the file is there"
         ) from None
     if size == 0:
-        raise EmptyFileError(f"path {str(file)!r} has 0 bytes", hint="fetch the blob again")
-    _look(whole, f"path {str(file)!r}", view.manifest.gates.arch)
+        raise EmptyFileError(f"{who} has 0 bytes", hint="fetch the blob again")
+    _look(whole, who, view.manifest.gates.arch)
     return whole
 
 
@@ -165,12 +177,11 @@ def _refused(finding: Finding, where: str) -> PoolError:
 
 
 def _miss(view: PoolView, path: str, who: str) -> MissError:
-    name = path.rpartition("/")[2]
-    there = [p for p in view.listing.blobs if p.rpartition("/")[2] == name]
-    close = there or nearest(path, view.listing.blobs, 1)
-    return MissError(
-        f"{who}: expected {path}, which is not in {view.address}",
-        hint=(f"nearest there: {close[0]}; " if close else "")
-        + "fetch the variant again, or run 'poolmgr audit'",
-        details=close,
-    )
+    def hint() -> str:
+        name = path.rpartition("/")[2]
+        there = [p for p in view.listing.blobs if p.rpartition("/")[2] == name]
+        close = there or nearest(path, view.listing.blobs, 1)
+        near = f"nearest there: {close[0]}; " if close else ""
+        return near + "fetch the variant again, or run 'poolmgr audit'"
+
+    return MissError(f"{who}: expected {path}, which is not in {view.address}", hint=hint)

@@ -49,7 +49,7 @@ class PoolView:
         """A mirror's index is derived from its locks; any other pool's is read from its file."""
         if self.locks:
             return Index.build(
-                {v: dict(lock.tasks) for v, lock in self.locks.items()}, f"the locks of {self.address}"
+                {v: dict(lock.tasks) for v, lock in self.locks.items()}, f"{self.address}/.poolmgr/lock"
             )
         name = self.manifest.index
         where = f"{self.address}/{name}"

@@ -63,11 +63,8 @@ class Names:
             table = self._derived if _is_derived(directory, manifest.layout) else self._by_name
             table.setdefault(name, []).append(path)
 
-    def find(self, reference: str, *, near: bool = True) -> Match:
-        """The blob that answers to ``reference``; ``MissError`` or ``AmbiguousError`` if not exactly one.
-
-        ``near``: whether a miss names the nearest files, which takes longer than the look-up.
-        """
+    def find(self, reference: str) -> Match:
+        """The blob that answers to ``reference``; ``MissError`` or ``AmbiguousError`` if not exactly one."""
         exact = self._name(reference)
         if found := self._one(reference, [exact] if exact else [], "name"):
             return found
@@ -84,7 +81,7 @@ class Names:
             paths = {path for token in tokens for path in self._tokens().get(token, ())}
             if found := self._decide(reference, sorted(paths), "trailing-hash"):
                 return found
-        raise self._miss(reference, meant, exact, tokens, near)
+        raise self._miss(reference, meant, exact, tokens)
 
     def _name(self, reference: str) -> str | None:
         try:
@@ -124,9 +121,7 @@ class Names:
         words = (parts.tag or "", parts.repository.rpartition("/")[2])
         return [word.lower() for word in words if _HASH.fullmatch(word.lower())]
 
-    def _miss(
-        self, reference: str, meant: str | None, exact: str | None, tokens: list[str], look: bool
-    ) -> MissError:
+    def _miss(self, reference: str, meant: str | None, exact: str | None, tokens: list[str]) -> MissError:
         try:
             parse_reference(meant or reference)
             why = ""
@@ -134,20 +129,22 @@ class Names:
             why = f" ({e.message})"
         shown = exact if meant is None else self._name(meant)
         expected = f"expected {shown}" if shown else f"the rule {self.rule!r} makes no file name of it"
-        via = f", by an alias {meant!r}," if meant is not None else ""
-        near = self._nearest(shown, tokens) if look else []
-        hint = "fetch the variant that has it, or correct the reference"
-        if near:
-            hint = f"nearest: {near[0]}"
-            if near[0] in self._derived.get(near[0].rpartition("/")[2], ()):
-                hint += ", which is derived from the image, not the image: resolve it by task and variant"
-            elif _trailing(near[0].rpartition("/")[2], self.rule) in tokens:
-                hint += ", which ends in the same hash: an alias in the manifest would make it the answer"
+        via = f", by an alias {meant!r}" if meant is not None else ""
         return MissError(
-            f"no file in any directory of {self.place} answers to {reference!r}{via} {expected}{why}",
-            hint=hint,
-            details=near,
+            f"no file in any directory of {self.place} answers to {reference!r}{via}: {expected}{why}",
+            hint=lambda: self._hint(shown, tokens),
         )
+
+    def _hint(self, name: str | None, tokens: list[str]) -> str:
+        near = self._nearest(name, tokens)
+        if not near:
+            return "fetch the variant that has it, or correct the reference"
+        hint = f"nearest: {near[0]}"
+        if near[0] in self._derived.get(near[0].rpartition("/")[2], ()):
+            hint += ", which is derived from the image, not the image: resolve it by task and variant"
+        elif _trailing(near[0].rpartition("/")[2], self.rule) in tokens:
+            hint += ", which ends in the same hash: an alias in the manifest would make it the answer"
+        return hint
 
     def _nearest(self, name: str | None, tokens: list[str]) -> list[str]:
         same_hash = [path for token in tokens for path in self._tokens().get(token, ())]

@@ -174,3 +174,47 @@ def test_the_command_prints_one_path_and_one_error(mirror: Path, poolmgr: RunPoo
     assert remote.stderr.startswith("warning: ")
     task = poolmgr("resolve", "task_9", "--variant", "original", "-p", mirror, "--allow-remote")
     assert task.returncode == 2
+
+
+def test_a_task_that_a_subset_left_out_is_told_apart(hub: Hub, tmp_path: Path) -> None:
+    fill(hub)
+    fetch(hub, tmp_path / "sifs", tasks=("task_0",))
+    with pytest.raises(UnknownTaskError, match="this mirror holds 1 of 5 tasks") as e:
+        Pool.open(tmp_path / "sifs").resolve(task="zzz", variant="original")
+    assert "--tasks" in e.value.hint
+
+
+def test_a_relative_path_is_the_users_else_the_pools_and_never_a_reference(
+    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, poolmgr: RunPoolmgr
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    pool = Pool.open(plain)
+    assert pool.resolve(PATHS[0]) == str(plain / PATHS[0])
+    for path in ("none.sif", "images/none.sif", "../none.sif", "./none.sif"):
+        with pytest.raises(MissError, match="path"):
+            pool.resolve(path)
+        done = poolmgr("resolve", path, "-p", plain, "--allow-remote")
+        assert (done.returncode, done.stdout) == (3, "")
+    (here / "images").mkdir()
+    (here / PATHS[0]).write_bytes(IMAGES[PATHS[1]])
+    assert pool.resolve(PATHS[0]) == str(here / PATHS[0])
+
+
+def test_a_miss_compares_names_only_when_somebody_reads_the_hint(
+    plain: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (plain / PATHS[1]).unlink()
+    pool = Pool.open(plain)
+    compared: list[str] = []
+    for place in ("poolmgr.model.index.nearest", "poolmgr.ops.resolve.nearest"):
+        monkeypatch.setattr(place, lambda word, words, count=3: compared.append(word) or ["near"])
+    errors = []
+    for task in ("task_1", "tsak_1"):
+        with pytest.raises(PoolError) as e:
+            pool.resolve(task=task, variant="original")
+        errors.append(e.value)
+    assert not compared
+    assert all("near" in error.hint for error in errors)
+    assert compared
