@@ -24,6 +24,7 @@ _INSTALL = {
     "tar2sqfs": "apt-get install squashfs-tools-ng",
     "busybox": "apt-get install busybox-static",
     "openssl": "apt-get install openssl",
+    "setpriv": "apt-get install util-linux",
 }
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,9 @@ from poolmgr.model.attestation import CHECKS, LEVELS
 from poolmgr.model.digest import parse_sha256
 from poolmgr.model.finding import Level, Severity, Verdict
 from poolmgr.ops.targets import Finder, Target, read_sums
-from poolmgr.ops.verify import Result, Verified, Verifier, Wish, merge
+from poolmgr.ops.verified import Result, Verified, Wish
+from poolmgr.ops.verify import Verifier
+from poolmgr.ops.verify_merge import merge
 from poolmgr.ops.view import open_pool
 from poolmgr.plan.shard import ArrayTask, parse_shard
 from poolmgr.settings import Settings, slurm_array
@@ -64,7 +68,7 @@ def verify(
     """
     settings = Settings.read()
     words = _words(paths)
-    if not words and pool is None:
+    if not paths and pool is None:
         raise UsageError("no PATH was given", hint="name files or folders, or a pool with -p")
     if merging and (shard or inspect or running):
         raise UsageError("--merge looks at nothing, so --shard, --inspect and --run do not go with it")
@@ -78,7 +82,6 @@ def verify(
         arch=arch or host_arch(),
         allow_legacy=allow_legacy,
         jobs=jobs,
-        sums=_sums(sha256, sums, words),
     )
     finder = Finder(attest, keep=part is not None or merging or attest is not None)
     if pool is not None:
@@ -86,7 +89,10 @@ def verify(
         found: Iterable[Target] = finder.in_pool(view, words)
     else:
         found = finder.find(words)
-    targets = [t for t in found if part is None or part.holds(t.path or t.shown)]
+    targets = list(found)
+    if wish.hashing and not (sha256 is None and sums is None):
+        wish = replace(wish, sums=_sums(sha256, sums, targets, by_path=pool is not None))
+    targets = [t for t in targets if part is None or part.holds(t.path or t.shown)]
     if merging:
         result = merge(targets, wish)
         for one in result.results:
@@ -129,16 +135,31 @@ def _array() -> ArrayTask | None:
     return ArrayTask(**found) if found is not None else None
 
 
-def _sums(sha256: str | None, sums: Path | None, words: list[str]) -> dict[str, str]:
-    """Absolute path -> sha256, from ``--sums`` and ``--sha256``."""
-    given: dict[str, str] = dict(read_sums(sums)) if sums is not None else {}
+def _sums(
+    sha256: str | None, sums: Path | None, targets: Sequence[Target], *, by_path: bool
+) -> dict[str, str]:
+    """Target, as it is shown -> the sha256 that ``--sha256`` or ``--sums`` gives for it.
+
+    Names in FILE are relative to its folder; of a blob in a pool that was named with -p, they may
+    also be its path there.
+    """
+    given: dict[str, str] = {}
+    if sums is not None:
+        by_name = read_sums(sums)
+        by_file = {os.path.abspath(sums.parent / name): value for name, value in by_name.items()}
+        for t in targets:
+            value = by_file.get(os.path.abspath(t.file)) if t.file is not None else None
+            if value is None and by_path and t.path is not None:
+                value = by_name.get(t.path)
+            if value is not None:
+                given[t.shown] = value
     if sha256 is not None:
-        if len(words) != 1 or Path(words[0]).is_dir():
+        if len(targets) > 1:
             raise UsageError(
-                "--sha256 is of one file, so one PATH goes with it", hint="--sums FILE takes many"
+                f"--sha256 is of one file, and {len(targets)} are named", hint="--sums FILE takes many"
             )
         try:
-            given[str(Path(words[0]).absolute())] = parse_sha256(sha256)
+            given |= {t.shown: parse_sha256(sha256) for t in targets}
         except ValueError as e:
             raise UsageError(f"--sha256: {e}") from None
     return given

@@ -34,7 +34,8 @@ from poolmgr.ops.push_folder import CLAIM
 from poolmgr.ops.push_rows import COLUMNS, with_rows
 from poolmgr.ops.state import State
 from poolmgr.ops.targets import Target
-from poolmgr.ops.verify import Verifier, Wish
+from poolmgr.ops.verified import Wish
+from poolmgr.ops.verify import Verifier
 from poolmgr.ops.view import PoolView
 from poolmgr.plan.adopt import Adoption, Ask, ByMap, ByPath, ByRule, Files, Matcher, plan_adoption
 from poolmgr.plan.coverage import found

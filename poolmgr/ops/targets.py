@@ -14,7 +14,9 @@ from pathlib import Path
 from poolmgr.errors import BadFileError, IndexInvalidError, UsageError
 from poolmgr.model.blob import INDEX_NAME, STATE_DIR, Blob, path_trouble
 from poolmgr.model.digest import parse_sha256
+from poolmgr.model.finding import Finding
 from poolmgr.ops.view import PoolView, open_folder
+from poolmgr.sif.header import finding
 from poolmgr.store.base import RangeSource
 
 SUFFIXES = (".sif", ".simg", ".img", ".sqfs", ".squashfs")
@@ -36,6 +38,8 @@ class Target:
     """Its path in that pool."""
     blob: Blob | None = None
     """As the pool lists or records it."""
+    wrong: Finding | None = None
+    """Why there is nothing to look at, where that is known already."""
 
     def remote(self) -> RangeSource:
         assert self.view is not None
@@ -56,6 +60,11 @@ class Finder:
         """The targets that files and folders lead to, each path once, in order."""
         seen: set[str] = set()
         for word in words:
+            if "://" in word:
+                raise UsageError(
+                    f"{word!r} is an address, not a path",
+                    hint="verify -p ADDRESS-OF-THE-POOL [PATH IN IT]",
+                )
             path = Path(word)
             found = (
                 self._folder(path) if path.is_dir() and not _is_sandbox(path) else [self._file(path, word)]
@@ -79,10 +88,8 @@ class Finder:
             below = sorted(p for p in listed if p.startswith(clean + "/") and p.lower().endswith(SUFFIXES))
             if not below:
                 trouble = path_trouble(clean)
-                why = f"the path {trouble}" if trouble else "no such blob or folder"
-                raise BadFileError(
-                    f"{view.address}: {word!r}: {why}", hint="'poolmgr ls' shows what is there"
-                )
+                why = f"the path {trouble}" if trouble else "no such blob or folder in the pool"
+                yield Target(word, wrong=finding("missing", why))
             for path in below:
                 yield self._blob(view, listed[path])
 
@@ -105,6 +112,9 @@ class Finder:
         view = self._view_of(Path(os.path.abspath(folder)), named=self.keep)
         indexed = _indexed(view)
         for file in _walk(folder):
+            if isinstance(file, Target):
+                yield file
+                continue
             target = self._file(file, str(file))
             if file.name.lower().endswith(SUFFIXES) or target.path in indexed:
                 yield target
@@ -138,10 +148,20 @@ def _indexed(view: PoolView | None) -> frozenset[str]:
         return frozenset()
 
 
-def _walk(folder: Path) -> Iterator[Path]:
-    """Every entry below that is no folder, in order; no name that begins with a dot."""
-    with os.scandir(folder) as entries:
-        found = sorted(entries, key=lambda e: e.name)
+def _walk(folder: Path) -> Iterator[Path | Target]:
+    """Every entry below that is no folder, in order, but no name that begins with a dot.
+
+    A folder that cannot be read is a target of its own: what lies in it is unknown, not absent.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            found = sorted(entries, key=lambda e: e.name)
+    except PermissionError as e:
+        yield Target(str(folder), wrong=finding("unreadable", f"the folder: {e.strerror}"))
+        return
+    except OSError as e:
+        yield Target(str(folder), wrong=finding("io-error", f"the folder: {e.strerror}"))
+        return
     for entry in found:
         if entry.name.startswith("."):
             continue
@@ -155,7 +175,7 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def read_sums(file: Path) -> Mapping[str, str]:
-    """Path -> sha256, from a file as ``sha256sum`` writes it; paths relative to the file's folder.
+    """Name -> sha256, from a file as ``sha256sum`` writes it.
 
     Raises ``BadFileError`` naming the line that cannot be read.
     """
@@ -180,7 +200,7 @@ def read_sums(file: Path) -> Mapping[str, str]:
             name = ""
         if not name:
             raise BadFileError(f"{file}:{number}: not a line of sha256sum: {line[:80]!r}")
-        sums[os.path.abspath(file.parent / name)] = value
+        sums[name] = value
     if not sums:
         raise UsageError(f"--sums {file} holds no sums")
     return sums

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from poolmgr import __version__
@@ -22,96 +22,18 @@ from poolmgr.model.stamp import Stamp
 from poolmgr.ops.attest import AttestWriter
 from poolmgr.ops.progress import Progress, Silent
 from poolmgr.ops.targets import Target
+from poolmgr.ops.verified import Result, Verified, Wish, absent, for_another_machine, of_this_machine
 from poolmgr.sif.apptainer import Apptainer, Said
 from poolmgr.sif.check import Report, check
 from poolmgr.sif.data import processors
-from poolmgr.sif.header import finding, read_container
+from poolmgr.sif.header import arch_finding, finding, read_container
 from poolmgr.sif.identity import file_sha256, partition_sha256, tree_sha256
 from poolmgr.sif.image import open_image
 from poolmgr.sif.sniff import sniff_path
-from poolmgr.sif.source import FileSource
+from poolmgr.sif.source import FileSource, Source
 from poolmgr.sif.squashfs import DamageError
 
 REMOTE_JOBS = 8
-_WORST = (Verdict.BAD, Verdict.UNSUPPORTED, Verdict.UNCHECKED, Verdict.PARTIAL)
-_FOREIGN = ("sandbox-folder",)
-_UNREADABLE = ("unreadable", "io-error")
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What is to be known of every image."""
-
-    level: Level = Level.MOUNT
-    hashing: bool = False
-    """Compare the sha256 with the one on record, and the signatures' digests."""
-    inspect: bool = False
-    run: bool = False
-    identities: bool = False
-    """Compute the three identities of every image that passes; they judge nothing."""
-    arch: str | None = None
-    allow_legacy: bool = False
-    jobs: int | None = None
-    sums: Mapping[str, str] = field(default_factory=dict)
-    """Absolute path -> the sha256 that the caller gave."""
-
-    @property
-    def asked(self) -> tuple[str, ...]:
-        """The checks that every image must pass."""
-        more = {"hash": self.hashing, "inspect": self.inspect, "run": self.run}
-        return (self.level.value, *(name for name, wanted in more.items() if wanted))
-
-    @property
-    def left_out(self) -> tuple[str, ...]:
-        """What is not looked at, though it could be."""
-        deeper = [level.value for level in Level if level.depth > self.level.depth]
-        return (*deeper, *(name for name in ("hash", "inspect", "run") if name not in self.asked))
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What was found of one image."""
-
-    target: Target
-    size: int | None
-    """Bytes; None when there is no file."""
-    checks: Mapping[str, Verdict]
-    """Check -> its verdict: the levels looked at, and hash, inspect and run where they were done."""
-    findings: tuple[Finding, ...] = ()
-    reasons: Mapping[str, str] = field(default_factory=dict)
-    """Check that was asked for and not done -> why."""
-    arch: str | None = None
-    sha256: str | None = None
-    identities: Mapping[str, str] = field(default_factory=dict)
-    """``file_sha256``, ``partition_sha256`` and ``tree_sha256``, where they were asked for and exist."""
-
-    @property
-    def path(self) -> str:
-        return self.target.shown
-
-    @property
-    def verdict(self) -> Verdict:
-        """The worst word of any check; ``UNCHECKED`` when one that was asked for was not done."""
-        said = {*self.checks.values(), *(Verdict.UNCHECKED for _ in self.reasons)}
-        return next((v for v in _WORST if v in said), Verdict.OK)
-
-
-@dataclass(frozen=True)
-class Verified:
-    """All results of one run, in the order of the targets."""
-
-    wish: Wish
-    results: tuple[Result, ...]
-    notes: tuple[str, ...] = ()
-    versions: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def passed(self) -> bool:
-        """Whether something was looked at and all of it passes."""
-        return bool(self.results) and all(r.verdict.passes for r in self.results)
-
-    def count(self, verdict: Verdict) -> int:
-        return sum(r.verdict is verdict for r in self.results)
 
 
 class Verifier:
@@ -171,11 +93,13 @@ class Verifier:
     # --- one image ----------------------------------------------------------------------------------
 
     def _look(self, target: Target, threads: int) -> Result:
+        if target.wrong is not None:
+            return absent(target, target.wrong)
         if target.file is None:
             return self._remote(target, threads)
         wrong = sniff_path(target.file)
         if wrong is not None:
-            return self._no_file(target, wrong)
+            return absent(target, wrong)
         try:
             with FileSource(target.file) as source:
                 before = Stamp.of(os.fstat(source.fd))
@@ -184,9 +108,9 @@ class Verifier:
             if before != after or after != Stamp.of(os.stat(target.file)):
                 return self._unknown(target, "it changed while it was being read")
         except PermissionError as e:
-            return self._no_file(target, finding("unreadable", str(e.strerror)))
+            return absent(target, finding("unreadable", str(e.strerror)))
         except OSError as e:
-            return self._no_file(target, finding("io-error", f"reading failed: {e.strerror}"))
+            return absent(target, finding("io-error", f"reading failed: {e.strerror}"))
         result = self._from_report(target, after.size, report)
         if target.blob is not None and target.blob.size != after.size:
             wrong = finding(
@@ -195,37 +119,39 @@ class Verifier:
             result = replace(
                 result, findings=(wrong, *result.findings), checks={**result.checks, "listed": Verdict.BAD}
             )
-        result = self._apptainer_checks(target.file, result)
+        foreign = arch_finding(result.arch, self.wish.arch)
+        result = self._apptainer_checks(target.file, result, foreign)
         if self.wish.identities:
-            result = self._identities(target.file, result, threads)
+            with FileSource(target.file) as source:
+                result = self._identities(source, result, threads)
         self._attest(target, after, result)
-        return result
+        return for_another_machine(result, foreign)
 
-    def _check(self, source: FileSource, expected: str | None, threads: int) -> Report:
+    def _check(self, source: Source, expected: str | None, threads: int) -> Report:
+        """All that does not depend on the machine that is to run the image."""
         wish = self.wish
         return check(
-            source, wish.level, arch=wish.arch, allow_legacy=wish.allow_legacy,
-            sha256=expected, hashing=wish.hashing, threads=threads,
+            source, wish.level, allow_legacy=wish.allow_legacy, sha256=expected, hashing=wish.hashing,
+            threads=threads,
         )  # fmt: skip
 
     def _expected(self, target: Target) -> str | None:
-        if self.wish.sums and target.file is not None:
-            return self.wish.sums.get(os.path.abspath(target.file))
+        if self.wish.sums is not None:
+            return self.wish.sums.get(target.shown)
         return target.blob.sha256 if target.blob is not None else None
 
     def _remote(self, target: Target, threads: int) -> Result:
         assert target.blob is not None
-        wish = self.wish
         try:
-            report = check(
-                target.remote(), wish.level, arch=wish.arch, allow_legacy=wish.allow_legacy,
-                sha256=target.blob.sha256, hashing=wish.hashing, threads=threads,
-            )  # fmt: skip
+            report = self._check(target.remote(), self._expected(target), threads)
+            result = self._from_report(target, target.blob.size, report)
+            if self.wish.identities:
+                result = self._identities(target.remote(), result, threads)
         except CredentialsError:
             raise
         except PoolError as e:
             return self._unknown(target, e.message)
-        result = self._from_report(target, target.blob.size, report)
+        result = for_another_machine(result, arch_finding(result.arch, self.wish.arch))
         reasons = dict.fromkeys(self._apptainer_names(), "Apptainer reads files only: fetch it first")
         return replace(result, reasons={**result.reasons, **reasons})
 
@@ -244,12 +170,14 @@ class Verifier:
     def _apptainer_names(self) -> list[str]:
         return [name for name in ("inspect", "run") if name in self.wish.asked]
 
-    def _apptainer_checks(self, file: Path, result: Result) -> Result:
+    def _apptainer_checks(self, file: Path, result: Result, foreign: Finding | None) -> Result:
         for name in self._apptainer_names():
             if self._apptainer is None:
                 said = Said(Verdict.UNCHECKED, "neither apptainer nor singularity is installed")
             elif result.checks.get(Level.MOUNT.value, Verdict.BAD) is Verdict.BAD:
                 said = Said(Verdict.UNCHECKED, "not asked: the image does not pass mount")
+            elif foreign is not None:
+                said = Said(Verdict.UNCHECKED, "not asked: the image is for another architecture")
             else:
                 said = self._apptainer.inspect(file) if name == "inspect" else self._apptainer.run_true(file)
             if said.verdict is Verdict.UNCHECKED:
@@ -262,26 +190,19 @@ class Verifier:
                 )
         return result
 
-    def _identities(self, file: Path, result: Result, threads: int) -> Result:
+    def _identities(self, source: Source, result: Result, threads: int) -> Result:
         try:
-            with FileSource(file) as source:
-                found = {"file_sha256": result.sha256 or file_sha256(source)}
-                partition = partition_sha256(source, read_container(source))
-                if partition is not None:
-                    found["partition_sha256"] = partition
-                if result.checks.get(Level.MOUNT.value, Verdict.BAD) is not Verdict.BAD:
-                    found["tree_sha256"] = tree_sha256(open_image(source), threads=threads)
+            found = {"file_sha256": result.sha256 or file_sha256(source)}
+            partition = partition_sha256(source, read_container(source))
+            if partition is not None:
+                found["partition_sha256"] = partition
+            if result.checks.get(Level.MOUNT.value, Verdict.BAD) is not Verdict.BAD:
+                found["tree_sha256"] = tree_sha256(open_image(source), threads=threads)
+        except CredentialsError:
+            raise
         except (PoolError, DamageError, OSError) as e:
             return replace(result, reasons={**result.reasons, "identity": str(e)})
         return replace(result, identities=found)
-
-    def _no_file(self, target: Target, wrong: Finding) -> Result:
-        verdict = Verdict.BAD
-        if wrong.code in _FOREIGN:
-            verdict = Verdict.UNSUPPORTED
-        elif wrong.code in _UNREADABLE:
-            verdict = Verdict.UNCHECKED
-        return Result(target, None, {Level.LISTED.value: verdict}, (wrong,))
 
     def _unknown(self, target: Target, why: str) -> Result:
         said = (finding("not-checked", why),)
@@ -293,6 +214,7 @@ class Verifier:
         view = target.view
         if view is None or target.path is None or view.identity is None or view.attest_folder is None:
             return
+        checks = {n: v for n, v in result.checks.items() if not of_this_machine(result, n, v)}
         try:
             writer = self._writer(view.attest_folder)
             if writer is None:
@@ -302,9 +224,13 @@ class Verifier:
                     pool=view.identity,
                     path=target.path,
                     stamp=stamp,
-                    checks=result.checks,
+                    checks=checks,
                     sha256=result.sha256,
-                    findings=tuple(f for f in result.findings if f.severity is not Severity.NOTE),
+                    findings=tuple(
+                        f
+                        for f in result.findings
+                        if f.severity is not Severity.NOTE and f.code != "wrong-arch"
+                    ),
                     arch=result.arch,
                     versions=self.versions,
                     time=time.time(),
@@ -339,45 +265,6 @@ class Verifier:
                 except PoolError as e:
                     self._not_kept(folder, e.message)
         self._writers.clear()
-
-
-def merge(targets: Iterable[Target], wish: Wish) -> Verified:
-    """What the attestations of all shards say together, of every target as it is now.
-
-    A target that no row covers, or whose file changed since, is unchecked.
-    """
-    results = []
-    for target in targets:
-        result = Result(target, None, {}, (), {wish.level.value: "no shard covered it"})
-        if target.file is not None and target.view is not None and target.path is not None:
-            try:
-                st = os.stat(target.file)
-            except OSError:
-                wrong = sniff_path(target.file) or finding("missing", "no such file")
-                results.append(Result(target, None, {Level.LISTED.value: Verdict.BAD}, (wrong,)))
-                continue
-            attested = target.view.attested
-            standing = attested.standing(target.path, st)
-            if standing is not None:
-                reasons = {}
-                level = standing.level
-                if standing.verdict.passes and (level is None or not level.includes(wish.level)):
-                    reasons = {wish.level.value: f"only {level.value if level else 'less'} was looked at"}
-                reasons |= {n: "no shard did it" for n in wish.asked[1:] if n not in standing.checks}
-                result = Result(
-                    target,
-                    st.st_size,
-                    standing.checks,
-                    standing.findings,
-                    reasons,
-                    standing.arch,
-                    standing.sha256,
-                )
-            elif target.path in attested.rows:
-                why = "changed since a shard looked at it"
-                result = Result(target, st.st_size, {}, (), {wish.level.value: why})
-        results.append(result)
-    return Verified(wish, tuple(results))
 
 
 def _size(target: Target) -> int:

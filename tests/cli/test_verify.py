@@ -99,7 +99,7 @@ def test_hash(poolmgr: Run, good: Path, pool: Path, tmp_path: Path) -> None:
     found, _ = rows(poolmgr("verify", "--json", "--sums", sums, pool / "images/a.sif", pool / "images/b.sif"))
     assert (found["a.sif"]["verdict"], found["a.sif"]["checks"]["hash"]) == ("ok", "ok")
     assert (found["b.sif"]["verdict"], found["b.sif"]["checks"]["hash"]) == ("bad", "bad")
-    assert poolmgr("verify", "--sha256", right, good, good).returncode == 2
+    assert poolmgr("verify", "--sha256", right, good, pool / "images/a.sif").returncode == 2
     assert poolmgr("verify", "--sha256", "xyz", good).returncode == 2
     sums.write_text("no sums\n")
     assert poolmgr("verify", "--sums", sums, good).returncode == 1
@@ -136,9 +136,88 @@ def test_a_remote_pool_is_read_by_ranges(poolmgr: Run, hub: Hub, good: Path) -> 
     found, _ = rows(poolmgr("verify", "--json", "-p", address, env=hub.env()))
     assert {n: r["verdict"] for n, r in found.items()} == {"a.sif": "ok", "b.sif": "bad"}
     assert all(r.range for r in hub.requests("a.sif", origin="cdn"))
-    done = poolmgr("verify", "--json", "--hash", "--level", "data", "-p", address, "a.sif", env=hub.env())
+    done = poolmgr(
+        "verify", "--json", "--hash", "--level", "data", "--identity", "-p", address, "a.sif", env=hub.env()
+    )
     found, _ = rows(done)
+    assert found["a.sif"]["identities"]["file_sha256"] == hashlib.sha256(data).hexdigest()
+    assert len(found["a.sif"]["identities"]) == 3
     assert found["a.sif"]["checks"]["data"] == found["a.sif"]["checks"]["hash"] == "ok"
+
+
+def test_a_given_hash_is_compared_wherever_the_image_lies(
+    poolmgr: Run, hub: Hub, good: Path, pool: Path
+) -> None:
+    """Of a blob named with -p, here or remote, as of a file named by its path; never 'ok' unseen."""
+    data = good.read_bytes()
+    right, wrong = hashlib.sha256(data).hexdigest(), "0" * 64
+    index = json.dumps({"v": {"t1": "images/a.sif"}}).encode()
+    hub.add_repo("datasets", "acme/pool", {"images/a.sif": data, "task_to_blob.json": index})
+    sums = pool / "SUMS"
+    for address in ("hf://datasets/acme/pool", pool):
+        for value, status in ((right, 0), (wrong, 3)):
+            sums.write_text(f"{value}  images/a.sif\n")
+            for given in (("--sha256", value), ("--sums", sums)):
+                done = poolmgr("verify", "--json", "-p", address, "images/a.sif", *given, env=hub.env())
+                found, _ = rows(done)
+                assert done.returncode == status, (address, given)
+                assert found["a.sif"]["checks"]["hash"] == ("ok" if status == 0 else "bad")
+    sums.write_text(f"{right}  images/other.sif\n")
+    done = poolmgr("verify", "--json", "-p", "hf://datasets/acme/pool", "--sums", sums, env=hub.env())
+    assert rows(done)[0]["a.sif"]["verdict"] == "unchecked", "no sum was given for it"
+    assert poolmgr("verify", "-p", pool, "--sha256", right).returncode == 2
+
+
+def test_a_merge_compares_the_hash_that_is_given_now(poolmgr: Run, good: Path, pool: Path) -> None:
+    right = hashlib.sha256(good.read_bytes()).hexdigest()
+    image = pool / "images/a.sif"
+    assert poolmgr("verify", "--sha256", right, image).returncode == 0
+    assert poolmgr("verify", "--merge", "--sha256", right, image).returncode == 0
+    done = poolmgr("verify", "--merge", "--sha256", "0" * 64, image)
+    assert (done.returncode, "wrong-hash" in done.stdout) == (3, True)
+    (pool / ".poolmgr/attest").rename(pool / ".poolmgr/old")
+    assert poolmgr("verify", image).returncode == 0
+    done = poolmgr("verify", "--merge", "--sha256", right, image)
+    assert (done.returncode, "no shard hashed it" in done.stdout) == (3, True)
+
+
+def test_another_architecture_is_said_and_not_remembered(poolmgr: Run, good: Path, pool: Path) -> None:
+    """It is wrong for one machine; the file itself is not bad."""
+    image = pool / "images/a.sif"
+    done = poolmgr("verify", "--arch", "arm64", image)
+    assert (done.returncode, "wrong-arch" in done.stdout) == (3, True)
+    assert poolmgr("verify", "--merge", "--arch", "arm64", image).returncode == 3
+    assert poolmgr("verify", "--merge", image).returncode == 0
+    assert poolmgr("resolve", "-p", pool, "--variant", "v", "ta").returncode == 0
+    done = poolmgr("verify", "--arch", "arm64", "--inspect", image)
+    assert "inspect not checked: not asked: the image is for another architecture" in done.stdout
+
+
+def test_a_folder_that_cannot_be_read_is_unchecked_and_the_rest_is_looked_at(
+    poolmgr: Run, pool: Path
+) -> None:
+    (pool / "images/closed").mkdir()
+    (pool / "images/closed").chmod(0)
+    command: list[str | Path] = [sys.executable, "-m", "poolmgr", "verify", "--json", pool]
+    if os.geteuid() == 0:
+        images.need("setpriv")
+        drop = "-dac_override,-dac_read_search"
+        command = ["setpriv", f"--bounding-set={drop}", f"--inh-caps={drop}", *command]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    (pool / "images/closed").chmod(0o755)
+    found, _ = rows(done)
+    assert done.returncode == 3
+    assert found["closed"]["findings"][0]["code"] == "unreadable"
+    assert (found["closed"]["verdict"], found["a.sif"]["verdict"]) == ("unchecked", "ok")
+
+
+def test_an_empty_list_and_an_address_in_place_of_a_path(poolmgr: Run) -> None:
+    done = poolmgr("verify", "-", stdin="\n")
+    assert (done.returncode, "nothing-compared" in done.stderr) == (3, True)
+    done = poolmgr("verify", "hf://datasets/acme/pool/a.sif")
+    assert (done.returncode, "-p ADDRESS" in done.stderr) == (2, True)
 
 
 def test_nothing_to_look_at_is_a_failure(poolmgr: Run, tmp_path: Path) -> None:
@@ -162,7 +241,10 @@ def test_a_pool_by_its_address(poolmgr: Run, pool: Path) -> None:
     assert {r["path"] for r in found.values()} == {f"images/{n}.sif" for n in ("a", "b", "cut", "page")}
     found, _ = rows(poolmgr("verify", "--json", "-p", pool, "images/a.sif"))
     assert set(found) == {"a.sif"}
-    assert poolmgr("verify", "-p", pool, "images/none.sif").returncode == 1
+    done = poolmgr("verify", "--json", "-p", pool, "images/none.sif", "images/a.sif")
+    found, _ = rows(done)
+    assert (done.returncode, found["none.sif"]["findings"][0]["code"]) == (3, "missing")
+    assert found["a.sif"]["verdict"] == "ok"
 
 
 def test_what_was_found_is_attested_and_a_changed_file_is_not_covered(poolmgr: Run, pool: Path) -> None:
