@@ -191,13 +191,13 @@ class ByRule:
             others = ", ".join(r for r in clash.references if r != image)
             return found("name-collision", f"{' and '.join(clash.names)} would be the name of {others} too")
         try:
-            path = self._names.find(image, near=self._misses < MANY_MISSES).path
+            path = self._names.find(image).path
         except AmbiguousError as e:
             return found("ambiguous-name", e.message)
         except (MissError, ReferenceInvalidError) as e:
             self._misses += 1
-            near = f" ({e.hint})" if isinstance(e, MissError) and e.details else ""
-            return found("no-file", e.message + near)
+            hint = e.hint if self._misses <= MANY_MISSES else ""
+            return found("no-file", e.message + (f" ({hint})" if hint.startswith("nearest: ") else ""))
         return self._files.find(path)
 
     def unused(self) -> tuple[Finding, ...]:
