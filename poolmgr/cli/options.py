@@ -72,13 +72,13 @@ def output(*, lines: bool = False) -> Decorator:
     return decorate
 
 
-def read_tasks(name: str) -> tuple[str, ...]:
+def read_tasks(name: str, option: str = "--tasks") -> tuple[str, ...]:
     """The task ids in the file ``name`` (``-``: stdin), one a line, each once; what ``tasks`` takes."""
     try:
         with click.open_file(name, encoding="utf-8") as file:
             ids = tuple(dict.fromkeys(line.strip() for line in file if line.strip()))
     except (OSError, UnicodeDecodeError) as e:
-        raise BadFileError(f"--tasks {name}: {getattr(e, 'strerror', None) or e}") from None
+        raise BadFileError(f"{option} {name}: {getattr(e, 'strerror', None) or e}") from None
     if not ids:
-        raise UsageError(f"--tasks {name} names no task", hint="the list holds one task id a line")
+        raise UsageError(f"{option} {name} names no task", hint="the list holds one task id a line")
     return ids

@@ -38,7 +38,7 @@ def show_plan(out: Output, run: Push, plan: PushPlan, *, dry_run: bool, everythi
     replaced = plan.replaced
     fresh = len(plan.changes) - len(replaced)
     out.line(f"tasks    {fresh:,} new, {plan.unchanged:,} as they are, {len(replaced):,} given another blob")
-    _changes(out, replaced, everything=everything)
+    show_changes(out, replaced, everything=everything)
     _twins(out, plan)
     for key in run.unmapped:
         out.warn(f"{key}: no task names it, so it is not pushed")
@@ -72,8 +72,11 @@ def show_pushed(out: Output, run: Push, pushed: Pushed) -> None:
             + f": {text.counted(len(pushed.uploaded), 'blob')} ({text.size(size)}),"
             f" {text.counted(len(plan.changes), 'task')} of {text.name(plan.variant)}{where}{again}"
         )
+    if pushed.pull_request is not None:
+        out.line(f"pull request  {pushed.pull_request}")
     out.row(
-        "summary", **_summary(run, plan), uploaded=len(pushed.uploaded), uploaded_bytes=size,
+        "summary", **_summary(run, plan), pull_request=pushed.pull_request,
+        uploaded=len(pushed.uploaded), uploaded_bytes=size,
         written=list(pushed.written), commit=pushed.commit, rounds=pushed.rounds, verdict="ok",
     )  # fmt: skip
 
@@ -86,7 +89,7 @@ def _list(out: Output, files: Sequence[PlannedFile], *, everything: bool) -> Non
     _more(out, len(rows), everything=everything)
 
 
-def _changes(out: Output, changes: Sequence[Change], *, everything: bool) -> None:
+def show_changes(out: Output, changes: Sequence[Change], *, everything: bool) -> None:
     for c in changes if everything else changes[:SHOWN]:
         out.line(f"  {text.name(c.task)}: {text.name(c.old or '-')} -> {text.name(c.new or '-')}")
     _more(out, len(changes), everything=everything)

@@ -7,6 +7,8 @@ killed leaves blobs that no task names yet, and the next one finds them by their
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import sys
 import time
@@ -54,6 +56,8 @@ class Request:
     """Whether tree identities are computed."""
     arch: str | None = None
     jobs: int = 4
+    pull_request: bool = False
+    """Whether the commits go into one pull request instead of the branch."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,8 @@ class Pushed:
     """The documents that were written, the index last; none where all was so already."""
     commit: str | None
     rounds: int = 1
+    pull_request: str | None = None
+    """Its address, where the push is one."""
 
 
 class Push:
@@ -101,7 +107,10 @@ class Push:
     @property
     def writer(self) -> Writer:
         if self._writer is None:
-            self._writer = writer_of(self.view, self.request.jobs, self.progress)
+            request = self.request
+            self._writer = writer_of(
+                self.view, request.jobs, self.progress, pull_request=request.pull_request
+            )
         return self._writer
 
     def ready(self) -> None:
@@ -114,6 +123,8 @@ class Push:
         """Look at everything and decide. What is wrong is in the plan's problems and in ``refused``."""
         files, maps = find_files(self.request.paths)
         rows, source, folder = self._map(maps)
+        if self.request.pull_request:
+            self.view = self.writer.resume(self._title(rows)) or self.view
         sizes = {size for path in files if (size := _size(path)) is not None}
         self._pool = read_pool(self.view, sizes, self.progress)
         held = self._pool.held
@@ -159,6 +170,12 @@ class Push:
         except OSError as e:
             raise BadFileError(f"{name}: {e.strerror}", hint="--tasks names the map") from None
         return parse_map(data, name), name, os.path.dirname(os.path.abspath(name))
+
+    def _title(self, rows: Sequence[MapRow]) -> str:
+        """Of the pull request: the same for the same wish, so that an interrupted one is found again."""
+        wish = json.dumps([self.request.variant, sorted((r.task, r.file) for r in rows)])
+        digest = hashlib.sha256(wish.encode()).hexdigest()[:12]
+        return f"poolmgr push: {len(rows):,} tasks of {self.request.variant} ({digest})"
 
     def _demand(self) -> Demand:
         gates = self.view.manifest.gates
@@ -241,7 +258,7 @@ class Push:
             expected = pool.documents
             needs = needs_of(pool, plan.changes, sent)
             commit = writer.seal(documents, expected, needs, self._message(plan, sent))
-        return Pushed(plan, sent, tuple(documents), commit, turn)
+        return Pushed(plan, sent, tuple(documents), commit, turn, writer.finish())
 
     def _rows(self, plan: PushPlan) -> list[Row]:
         """A row for every file whose bytes the pool has, or will have, at the planned path."""

@@ -62,6 +62,12 @@ class FolderWriter:
         for path in ("", CLAIM, *self._view.listing.directories):
             sweep(self._root / path)
 
+    def resume(self, title: str) -> PoolView | None:
+        """Nothing: a folder has no pull requests, and what is there shows in its listing."""
+
+    def finish(self) -> str | None:
+        """Nothing is left to do."""
+
     def fresh(self) -> PoolView:
         return replace(self._view, store=LocalStore(self._root))
 

@@ -16,6 +16,7 @@ from poolmgr.ops.progress import Progress
 from poolmgr.ops.push_files import changed, fingerprint
 from poolmgr.ops.push_write import MAX_BATCH, Upload
 from poolmgr.ops.view import PoolView
+from poolmgr.store import hub_pulls
 from poolmgr.store.hub import HubStore
 from poolmgr.store.hub_pace import backoff
 from poolmgr.store.hub_push import head, probe
@@ -27,17 +28,40 @@ LOOKS = 6
 class HubWriter:
     """``push_write.Writer`` for a repository on the Hub."""
 
-    def __init__(self, view: PoolView, store: HubStore, jobs: int, progress: Progress) -> None:
+    def __init__(
+        self, view: PoolView, store: HubStore, jobs: int, progress: Progress, *, pull_request: bool = False
+    ) -> None:
         self._view = view
         self._store = store
         self._jobs = jobs
         self._progress = progress
+        self._proposes = pull_request
+        self._title = ""
+        self._number: int | None = None
+        """Of the pull request, once there is one."""
         self._behind: set[str] = set()
         """Commits that are known not to be the head any more."""
 
     def ready(self) -> None:
         """Whether the token may write, asked in the way that sends no byte."""
-        probe(self._store)
+        probe(self._store, pull_request=self._proposes)
+
+    def resume(self, title: str) -> PoolView | None:
+        """The pool as it is in this user's own pull request of that title, where it is not merged yet."""
+        self._title = title
+        if self._proposes and (number := hub_pulls.find(self._store, title)) is not None:
+            self._progress.note(f"going on in pull request {number}")
+            self._number = number
+            self._store = self._store.at(None, hub_pulls.revision_of(number))
+            return replace(self._view, store=self._store)
+        return None
+
+    def finish(self) -> str | None:
+        """The pull request, if there is one, is no draft any more; its address."""
+        if self._number is None:
+            return None
+        hub_pulls.make_ready(self._store, self._number)
+        return hub_pulls.url_of(self._store, self._number)
 
     def fresh(self) -> PoolView:
         """The pool at its head, or where that lags behind, at the last commit of our own."""
@@ -85,6 +109,10 @@ class HubWriter:
         sha256: Mapping[str, str] | None = None, uploaded: Callable[[], None] | None = None,
     ) -> str:  # fmt: skip
         parent = self._store.commit
+        if self._proposes and self._number is None:
+            text = "Opened by `poolmgr push --pr`; a draft until every image and the index are in it."
+            self._number = hub_pulls.create(self._store, self._title, text)
+            self._store = self._store.at(parent, hub_pulls.revision_of(self._number))
         commit = self._store.commit_files(
             files, message=message, parent=parent, replace=replace, sha256=sha256, uploaded=uploaded,
             jobs=self._jobs,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from poolmgr.errors import NotAMirrorError, RemoteRefusedError
+from poolmgr.errors import NotAMirrorError, RemoteRefusedError, UsageError
 from poolmgr.ops.progress import Progress
 from poolmgr.ops.push_files import LocalFile
 from poolmgr.ops.view import PoolView
@@ -31,6 +31,14 @@ class Writer(Protocol):
 
     def ready(self) -> None:
         """Refuses, before any byte is sent, where this user may not write."""
+        ...
+
+    def resume(self, title: str) -> PoolView | None:
+        """Go on in the pull request of that title, if there is one; the pool as it is in it."""
+        ...
+
+    def finish(self) -> str | None:
+        """All is written. The pull request's address, where the push is one."""
         ...
 
     def fresh(self) -> PoolView:
@@ -62,21 +70,23 @@ class Writer(Protocol):
         ...
 
 
-def writer_of(view: PoolView, jobs: int, progress: Progress) -> Writer:
+def writer_of(view: PoolView, jobs: int, progress: Progress, *, pull_request: bool = False) -> Writer:
     """The writer for the kind of pool that ``view`` shows."""
     if view.is_mirror:
         raise NotAMirrorError(
             f"{view.address} is a mirror: its index is derived from what was fetched",
             hint="push to the pool that it came from",
         )
+    from poolmgr.store.hub import HubStore
+
+    if pull_request and not isinstance(view.store, HubStore):
+        raise UsageError(f"{view.address} takes no pull requests", hint="--pr is for pools on the Hub")
     if isinstance(view.store, LocalStore):
         from poolmgr.ops.push_folder import FolderWriter
 
         return FolderWriter(view, jobs, progress)
-    from poolmgr.store.hub import HubStore
-
     if isinstance(view.store, HubStore):
         from poolmgr.ops.push_hub import HubWriter
 
-        return HubWriter(view, view.store, jobs, progress)
+        return HubWriter(view, view.store, jobs, progress, pull_request=pull_request)
     raise RemoteRefusedError(f"{view.address}: push cannot write to this kind of pool yet")

@@ -230,7 +230,7 @@ class Hub:
                     raise RefusalError(404, "Repository not found", "RepoNotFound")
                 return _json({})
             case [kind, owner, name, *rest] if kind in KINDS:
-                write = request.method != "GET" and rest[:1] != ["paths-info"]
+                write = request.method != "GET" and not _proposes(rest, args)
                 repo = self._repo(kind, f"{owner}/{name}", user, bytes_=False, write=write)
                 return self._repo_api(request, repo, [unquote(p) for p in rest], args)
         raise RefusalError(404, "Not found")
@@ -275,6 +275,23 @@ class Hub:
                 return _json(self._refs(repo, "include_prs" in args))
             case "GET", ["commits", revision]:
                 return _json(self._history(repo, revision))
+            case "GET", ["discussions"]:
+                pulls = [repo.pulls[n] for n in sorted(repo.pulls, reverse=True)]
+                return _json({"count": len(pulls), "start": 0, "discussions": pulls})
+            case "POST", ["discussions"]:
+                asked = json.loads(request.body)
+                return _json({"num": repo.open_pull(asked["title"], self._user(request) or "")})
+            case "GET", ["discussions", number]:
+                return _json(repo.pulls[int(number)])
+            case "POST", ["discussions", number, "status"]:
+                status = json.loads(request.body)["status"]
+                pull = repo.pulls[int(number)]
+                pull["status"] = status
+                event = {
+                    "id": "0", "type": "status-change", "createdAt": pull["createdAt"],
+                    "author": pull["author"], "data": {"status": status},
+                }  # fmt: skip
+                return _json({"newStatus": event})
             case "POST", ["branch", name]:
                 start = json.loads(request.body or b"{}").get("startingPoint", "main")
                 repo.refs[name] = repo.resolve(start).oid
@@ -433,6 +450,16 @@ def _ranged(content: Content, request: Request, headers: dict[str, str]) -> Resp
     if isinstance(content, bytes):
         return Response(status, headers, content if status == 200 else content[start : end + 1])
     return Response(status, headers, FilePart(content, start, length))
+
+
+def _proposes(rest: list[str], args: dict[str, str]) -> bool:
+    """Whether a request is one that people who may only read can make: look-ups and pull requests."""
+    what, *more = [unquote(p) for p in rest] or [""]
+    return (
+        what in ("paths-info", "discussions")
+        or "create_pr" in args
+        or (what in ("preupload", "commit") and more[0].startswith("refs/pr/"))
+    )
 
 
 def _bytes(content: Content) -> bytes:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 REGULAR = (".json", ".jsonl", ".md", ".txt", ".toml", ".yaml", ".yml", ".gitattributes", ".gitignore")
 MAX_REGULAR = 10 * 1024 * 1024
@@ -128,11 +129,26 @@ class Repo:
     """sha256 -> bytes that a Xet upload will have put into the storage."""
     xet: dict[str, str] = field(default_factory=dict)
     """sha256 -> Xet hash, for files that the Xet store holds."""
+    pulls: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """Number -> a pull request as the API tells of it."""
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
         if not self.refs:
             self.refs["main"] = self.record({}, None, "initial commit").oid
+
+    def open_pull(self, title: str, author: str) -> int:
+        """A draft of a pull request on the head of main; its number."""
+        with self.lock:
+            number = 1 + len(self.pulls)
+            self.refs[f"refs/pr/{number}"] = self.refs["main"]
+            self.pulls[number] = {
+                "num": number, "title": title, "status": "draft", "isPullRequest": True,
+                "author": {"name": author}, "createdAt": "2026-01-01T00:00:00.000Z", "events": [],
+                "repo": {"name": self.name, "type": self.kind.rstrip("s")}, "filesWithConflicts": [],
+                "changes": {"base": "refs/heads/main"}, "diff": "",
+            }  # fmt: skip
+            return number
 
     def record(self, files: dict[str, Entry], parent: str | None, title: str) -> Commit:
         seed = f"{self.kind}/{self.name} {parent} {title} {len(self.commits)}"

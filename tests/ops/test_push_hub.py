@@ -24,6 +24,7 @@ from poolmgr.errors import (
 from poolmgr.model.manifest import Manifest
 from poolmgr.ops import push as push_module
 from poolmgr.ops import push_hub
+from poolmgr.ops.push_edit import Edit
 from poolmgr.ops.view import PoolView
 from poolmgr.store.hub import HubStore
 from tests.conftest import ROOT
@@ -317,6 +318,7 @@ import os, signal, sys
 from pathlib import Path
 from poolmgr.model.manifest import Manifest
 from poolmgr.ops import push_hub
+from poolmgr.ops.push_edit import Edit
 from poolmgr.ops.view import PoolView
 from poolmgr.store.hub import HubStore
 from tests.loopback.hub import TOKEN
@@ -372,3 +374,56 @@ def test_killed_between_any_two_steps_and_run_again(hub: Hub, repo: Repo, tmp_pa
         raise AssertionError("the sweep did not reach the end")
     assert at > 9
     never_broken(repo)
+
+
+def test_a_pull_request_takes_all_of_it_and_main_nothing(hub: Hub, repo: Repo, tmp_path: Path) -> None:
+    main = repo.refs["main"]
+    new = batch(tmp_path / "new", 1, 2)
+    done = push(view_of(hub), new, pull_request=True)
+    assert repo.refs["main"] == main
+    assert done.pull_request == f"{hub.url}/datasets/acme/pool/discussions/1"
+    assert repo.pulls[1]["status"] == "open"
+    assert set(index_at(repo.commits[repo.refs["refs/pr/1"]])["v"]) == {"task_1", "task_2"}
+    again = push(view_of(hub), new, pull_request=True)
+    assert not again.written
+    assert list(repo.pulls) == [1]
+    never_broken(repo)
+
+
+@pytest.mark.parametrize("skip", [0, 1])
+def test_an_interrupted_pull_request_is_gone_on_with(hub: Hub, repo: Repo, tmp_path: Path, skip: int) -> None:
+    new = batch(tmp_path / "new", 1, 2)
+    refusal = hub.fault("/commit/refs/pr/1", skip=skip, status=403, times=None)
+    with pytest.raises(CredentialsError):
+        push(view_of(hub), new, pull_request=True)
+    assert repo.pulls[1]["status"] == "draft", "nobody merges what is not whole"
+    refusal.times = 0
+    sent = uploads(hub)
+    done = push(view_of(hub), new, pull_request=True)
+    assert list(repo.pulls) == [1]
+    assert repo.pulls[1]["status"] == "open"
+    assert uploads(hub) == sent + (skip == 0), "no image is sent twice"
+    assert done.pull_request
+    other = push(view_of(hub), batch(tmp_path / "other", 3), pull_request=True)
+    assert other.pull_request != done.pull_request, "another wish is another request"
+
+
+def test_who_may_only_read_can_propose(hub: Hub, repo: Repo, tmp_path: Path) -> None:
+    hub.outsiders.add("hf_reader")
+    run_of(view_of(hub, token="hf_reader"), pull_request=True).ready()
+
+
+def test_retracting_on_the_hub(hub: Hub, repo: Repo, tmp_path: Path) -> None:
+    push(view_of(hub), batch(tmp_path / "new", 1, 2))
+    edit = Edit(view_of(hub), "v")
+    changes = edit.retraction(["task_1"])
+    hub.fault("/commit/main", before=lambda: theirs(repo, 50, "theirs"))
+    done = edit.carry_out(changes, "Retract 1 task of v")
+    assert done.commit == repo.refs["main"]
+    assert set(index_at(head(repo))["v"]) == {"task_2", "theirs"}
+    assert f"images/{name_of(1)}" in repo.files()
+    edit = Edit(view_of(hub), "v")
+    changes = edit.retraction(["task_2"])
+    hub.fault("/commit/main", before=lambda: theirs(repo, 51, "task_2"))
+    with pytest.raises(PushRefusedError, match="task_2"):
+        edit.carry_out(changes, "Retract 1 task of v")
