@@ -7,7 +7,6 @@ is kept, so an interrupted run goes on where it was.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -30,13 +29,15 @@ from poolmgr.errors import (
 )
 from poolmgr.model.finding import Level
 from poolmgr.model.index import nearest
+from poolmgr.model.ranges import Relative
 from poolmgr.model.recipe import Pip, Run, Step
 from poolmgr.model.recipe_lock import Key, LockedWheel, RecipeLock, lock_key
-from poolmgr.ops.derive_build import TOOLS, Materials, build, check_made
-from poolmgr.ops.derive_files import RecipeFiles, load_recipe
+from poolmgr.ops.derive_build import TOOLS, Materials, build, check_made, identify
+from poolmgr.ops.derive_files import RecipeFiles, load_recipe, write_map
 from poolmgr.ops.pip_lock import Download, close
 from poolmgr.ops.progress import Progress, Silent
 from poolmgr.ops.resolve import vouch
+from poolmgr.ops.shared_record import ENDING, write_record
 from poolmgr.ops.view import PoolView
 from poolmgr.plan.derive import (
     Work,
@@ -52,11 +53,11 @@ from poolmgr.sif.apptainer import Apptainer
 from poolmgr.sif.check import check_file
 from poolmgr.sif.derived import provenance_of
 from poolmgr.sif.header import read_container
-from poolmgr.sif.identity import file_sha256, tree_sha256
+from poolmgr.sif.identity import file_sha256
 from poolmgr.sif.image import open_image
 from poolmgr.sif.python import Interpreter, find_interpreter
 from poolmgr.sif.source import FileSource
-from poolmgr.store.files import make_dirs, mapped_os_errors, publish_durable, write_durable
+from poolmgr.store.files import make_dirs, mapped_os_errors, publish_durable
 from poolmgr.temporary import scratch_folder, sweep
 
 T = TypeVar("T")
@@ -109,6 +110,8 @@ class Outcome:
     sha256: str = ""
     size: int = 0
     tree_sha256: str | None = None
+    shared: str = ""
+    """The ranges that it shares with its base, as text (model/ranges.py)."""
     notes: tuple[str, ...] = ()
     error: PoolError | None = None
 
@@ -250,17 +253,15 @@ class Derive:
         self.progress.begin("deriving", files=len(plan))
         outcomes = self._each(self._make, plan)
         self.progress.end()
-        tasks = {
-            task: o.planned.name
-            for o in outcomes
-            if o.result is not Result.FAILED
-            for task in o.planned.work.tasks
-        }
+        good = [o for o in outcomes if o.result is not Result.FAILED]
+        tasks = {task: o.planned.name for o in good for task in o.planned.work.tasks}
         where = None
         if tasks:
             where = self.request.map or self.request.to / f"{self.files.recipe.name}.tasks.json"
-            text = json.dumps(dict(sorted(tasks.items())), indent=1, ensure_ascii=False)
-            write_durable(where, (text + "\n").encode())
+            write_map(where, tasks)
+        shared = {o.sha256: Relative(o.planned.sha256, o.shared) for o in good if o.shared}
+        if shared:
+            write_record(self.request.to / f"{self.files.recipe.name}{ENDING}", shared)
         return Derived(tuple(outcomes), where, tasks)
 
     def _make(self, planned: Planned) -> Outcome:
@@ -315,9 +316,9 @@ class Derive:
         return self._identified(Outcome(planned, Result.KEPT, notes=tuple(notes)), final)
 
     def _identified(self, outcome: Outcome, path: Path) -> Outcome:
-        with FileSource(path) as source:
-            tree = tree_sha256(open_image(source, path.name), threads=1) if self.request.identity else None
-            return replace(outcome, sha256=file_sha256(source), size=source.size, tree_sha256=tree)
+        assert outcome.planned.file is not None
+        sha256, size, tree, shared = identify(path, outcome.planned.file, tree=self.request.identity)
+        return replace(outcome, sha256=sha256, size=size, tree_sha256=tree, shared=shared)
 
     # --- the lock -------------------------------------------------------------------------------
 

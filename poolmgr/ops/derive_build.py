@@ -17,12 +17,14 @@ from poolmgr.errors import DeriveFailedError
 from poolmgr.model.finding import Level, Severity
 from poolmgr.model.recipe import Expect, Files, Pip, Remove, Run, Step
 from poolmgr.model.recipe_lock import LockedWheel
+from poolmgr.ops.shared import shared_ranges
 from poolmgr.ops.wheels import Wheel, install_wheel
 from poolmgr.sif.apptainer import Apptainer, Cause, cause_of, last_word
 from poolmgr.sif.changes import Changes
 from poolmgr.sif.check import check_file
 from poolmgr.sif.derived import PROVENANCE, Base, append, append_overlay, write_rebuilt
 from poolmgr.sif.draft import Draft
+from poolmgr.sif.identity import file_sha256, tree_sha256
 from poolmgr.sif.image import open_image
 from poolmgr.sif.python import find_interpreter
 from poolmgr.sif.rules import Rules, check_content
@@ -208,3 +210,15 @@ def _try(target: Path, expect: Expect, where: str) -> list[str]:
         return [f"{command!r} was not run: this machine cannot: {last_word(done)}"]
     lines = (done.err or done.out).strip().splitlines()[-5:]
     raise DeriveFailedError(f"{where}: {command!r} failed with status {done.status}", details=lines)
+
+
+def identify(made: Path, base: Path, *, tree: bool) -> tuple[str, int, str | None, str]:
+    """sha256, size, tree identity where it is asked for, and the ranges shared with ``base``, of ``made``."""
+    with FileSource(made) as source:
+        identity = tree_sha256(open_image(source, made.name), threads=1) if tree else None
+        try:
+            with FileSource(base) as before:
+                shared = shared_ranges(source, before).text()
+        except OSError:
+            shared = ""  # only a saving is lost
+        return file_sha256(source), source.size, identity, shared

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -93,3 +94,9 @@ def _read(file: Path, recipe: Path, limit: int | None = None) -> bytes:
         return file.read_bytes()
     except OSError as e:
         raise RecipeInvalidError(f"{recipe}: {file}: {e.strerror}") from None
+
+
+def write_map(file: Path, tasks: Mapping[str, str]) -> None:
+    """The map of tasks to file names, as ``push`` takes it."""
+    text = json.dumps(dict(sorted(tasks.items())), indent=1, ensure_ascii=False)
+    write_durable(file, (text + "\n").encode())

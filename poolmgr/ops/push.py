@@ -32,6 +32,7 @@ from poolmgr.ops.push_files import Demand, LocalFile, Refused, examine, find_fil
 from poolmgr.ops.push_pool import Pool, read_pool
 from poolmgr.ops.push_rows import Row, row_of
 from poolmgr.ops.push_seal import documents_of, needs_of
+from poolmgr.ops.push_shared import Shared
 from poolmgr.ops.push_write import Upload, Writer, writer_of
 from poolmgr.ops.view import PoolView
 from poolmgr.plan.naming import Aliases, file_name
@@ -97,6 +98,7 @@ class Push:
         self._meant = Meant({}, {}, {})
         self._bad_names: list[Problem] = []
         self._pool: Pool | None = None
+        self._shared: Shared | None = None
 
     @property
     def pool(self) -> Pool:
@@ -264,11 +266,16 @@ class Push:
         """A row for every file whose bytes the pool has, or will have, at the planned path."""
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         rows: dict[str, Row] = {}
+        if self._shared is None:
+            files, held = self._local.values(), self.pool.held.blobs
+            self._shared = Shared(files, held, self.view.root, self.progress)
         for planned in plan.files:
             if planned.action in (Action.ADD, Action.REUSE):
                 file = self._local[planned.candidate.key]
                 image, digest = self._meant.images.get(file.key, (None, None))
-                row = row_of(file, planned.path, image=image, digest=digest, added_at=now)
+                row = row_of(
+                    file, planned.path, image=image, digest=digest, added_at=now, shared=self._shared.of(file)
+                )
                 rows.setdefault(planned.path, row)
         return list(rows.values())
 

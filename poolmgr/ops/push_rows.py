@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from poolmgr.errors import IndexInvalidError
@@ -25,12 +24,12 @@ def row_of(
     image: str | None = None,
     digest: str | None = None,
     added_at: str,
-    base: Path | None = None,  # noqa: ARG001 - shared ranges will come from it
+    shared: str | None = None,
 ) -> Row:
     """What the pool records of ``file``, which lies at ``path`` in it: the one place where a row is made.
 
-    ``image`` and ``digest``: the reference it was pulled from. ``added_at``: UTC, ISO 8601. ``base``:
-    a local copy of what a derived image was made of, whose shared ranges can then be found.
+    ``image`` and ``digest``: the reference it was pulled from. ``added_at``: UTC, ISO 8601. ``shared``:
+    the text of the ranges that a derived image shares with its base (model/ranges.py).
     """
     made = file.provenance or {}
     return {
@@ -44,7 +43,7 @@ def row_of(
         "source_digest": digest,
         "base_sha256": _text(made.get("base_sha256")),
         "recipe_sha256": _text(made.get("recipe_sha256")),
-        "shared_ranges": None,
+        "shared_ranges": shared,
         "built_with": file.built_with,
         "added_at": added_at,
     }

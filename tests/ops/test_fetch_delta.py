@@ -19,6 +19,7 @@ import pytest
 
 from poolmgr.errors import Exit
 from poolmgr.model.attestation import Attestation
+from poolmgr.model.ranges import SharedRanges
 from poolmgr.model.stamp import Stamp
 from poolmgr.ops import bringing
 from poolmgr.ops.attest import AttestWriter, load
@@ -36,6 +37,7 @@ from poolmgr.sif.write import write_sif
 from poolmgr.sif.write_node import directory, file
 from tests.loopback.hub import Hub
 from tests.ops.fetch_kit import codes, fetch, files, fill, view_of
+from tests.ops.push_kit import folder_view, push, table_of
 from tests.store.hub_kit import hurry
 
 BASE, OVERLAY, REBUILT = "images/base.sif", "derived/overlay.sif", "derived/rebuilt.sif"
@@ -440,3 +442,60 @@ def test_a_full_disk_is_an_error_and_not_a_fallback(
     with pytest.raises(NoSpaceError):
         fetch(hub, to, "hardened")
     assert shutil.disk_usage(to).free
+
+
+# --- derive, push, fetch ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keep_record", [True, False], ids=["record", "base in the pool"])
+def test_derive_push_fetch_transfers_less_than_a_hundredth(
+    hub: Hub, to: Path, tmp_path: Path, family: dict[str, bytes], keep_record: bool
+) -> None:
+    root = tmp_path / "pool"
+    (root / "images").mkdir(parents=True)
+    (root / BASE).write_bytes(family[BASE])
+    (root / "task_to_blob.json").write_text(json.dumps({"original": {"t": BASE}}))
+    recipe = tmp_path / "r/recipe.toml"
+    recipe.parent.mkdir()
+    (recipe.parent / "a").write_text("a")
+    recipe.write_text(
+        'schema = 1\nname = "hard"\nbase = { variant = "original" }\n'
+        '[[step]]\nfiles = [{ from = "a", to = "/app/a" }]\n'
+    )
+    out = tmp_path / "out"
+    run = Derive(open_folder(root), DeriveRequest(recipe, out))
+    assert run.carry_out(run.plan()).exit is Exit.GOOD
+    if not keep_record:
+        (out / "hard.ranges.json").unlink()
+    push(open_folder(root), str(out), variant="hardened")
+    (made,) = (p for p in root.glob("derived/*.sif"))
+    path = made.relative_to(root).as_posix()
+    names = [BASE, path, "blobs.parquet"]
+    index = json.loads((root / "task_to_blob.json").read_text())
+    fill(hub, {n: (root / n).read_bytes() for n in names}, index)
+    fetch(hub, to, "original")
+    fetched = fetch(hub, to, "hardened")
+    assert fetched.exit is Exit.GOOD
+    assert 0 < fetched.transferred < 0.01 * made.stat().st_size
+    assert (to / path).read_bytes() == made.read_bytes()
+
+
+def test_a_base_that_nobody_has_leaves_the_row_without(tmp_path: Path, family: dict[str, bytes]) -> None:
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new/overlay.sif").write_bytes(family[OVERLAY])
+    (tmp_path / "new/t.tasks.json").write_text('{"t": "overlay.sif"}')
+    (tmp_path / "new/t.ranges.json").write_text("nonsense")
+    push(folder_view(tmp_path / "pool"), str(tmp_path / "new"))
+    (row,) = table_of((tmp_path / "pool/blobs.parquet").read_bytes())
+    assert row["base_sha256"] == sha(family[BASE])
+    assert row["shared_ranges"] is None
+    push_both = tmp_path / "both"
+    push_both.mkdir()
+    (push_both / "base.sif").write_bytes(family[BASE])
+    (push_both / "overlay.sif").write_bytes(family[OVERLAY])
+    (push_both / "t.tasks.json").write_text('{"t": "overlay.sif", "u": "base.sif"}')
+    push(folder_view(tmp_path / "pool"), str(push_both))
+    rows = {row["sha256"]: row for row in table_of((tmp_path / "pool/blobs.parquet").read_bytes())}
+    text = rows[sha(family[OVERLAY])]["shared_ranges"]
+    shared = SharedRanges.parse(text, len(family[OVERLAY]), len(family[BASE]))
+    assert shared.size > 0.99 * len(family[BASE])
