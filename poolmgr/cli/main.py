@@ -82,6 +82,9 @@ COMMANDS: dict[str, Lazy] = {
         "Make a pool of an existing folder of images, where it lies; nothing is moved or renamed.",
         GROW,
     ),
+    "diff": Lazy(
+        "poolmgr.cli.diff:diff", "Show what changed from pool A to pool B: tasks and blobs, by name.", LOOK
+    ),
     "doctor": Lazy(
         "poolmgr.cli.doctor:doctor",
         "Show what is installed here, and what each missing tool would add.",
