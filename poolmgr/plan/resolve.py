@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from poolmgr.errors import AmbiguousError, MissError, ReferenceInvalidError
 from poolmgr.model.blob import fold
 from poolmgr.model.manifest import Layout, Manifest
-from poolmgr.plan.naming import SEPARATORS, Aliases, file_name, parse_reference
+from poolmgr.model.reference import parse_reference
+from poolmgr.plan.naming import SEPARATORS, Aliases, file_name
 from poolmgr.plan.placement import batch_number
 
 _HASH = re.compile(r"[0-9a-f]{12,64}")
