@@ -124,6 +124,13 @@ class ReferenceInvalidError(PoolError):
     exit = Exit.BAD
 
 
+class NameCollisionError(PoolError):
+    """Different images would have one file name (or names that differ only in case)."""
+
+    code = "name-collision"
+    exit = Exit.BAD
+
+
 class PoolChangedError(PoolError):
     """The pool changed while it was being read or written."""
 
@@ -319,6 +326,52 @@ class RemoteTroubleError(PoolError):
     exit = Exit.AGAIN
     wait: float | None = None
     """Seconds that the server asked to wait, where it did."""
+
+
+class RateLimitedError(RemoteTroubleError):
+    """The registry's limit on pulls (429, TOOMANYREQUESTS) outlasted the retries."""
+
+    code = "rate-limited"
+
+
+class ImageNotFoundError(PoolError):
+    """The registry has no such repository, tag or digest."""
+
+    code = "no-such-image"
+    exit = Exit.BAD
+
+
+class RegistryDeniedError(CredentialsError):
+    """The registry gives this image to nobody without a login, or not to the login that it was sent."""
+
+    code = "registry-denied"
+
+
+class WrongArchitectureError(PoolError):
+    """The image is for another architecture than the one asked for."""
+
+    code = "wrong-architecture"
+    exit = Exit.BAD
+
+
+class DamagedImageError(BadFileError):
+    """What the registry sent, what was built of it, or the file that was built, is not what it should be."""
+
+    code = "damaged-image"
+    exit = Exit.BAD
+
+
+class MachineCannotError(PoolError):
+    """This machine cannot build images (no user namespaces, no memory …); the image is not to blame."""
+
+    code = "machine-cannot"
+
+
+class BusyError(PoolError):
+    """Another run is at work on the same target."""
+
+    code = "busy"
+    exit = Exit.AGAIN
 
 
 class OfflineError(PoolError):

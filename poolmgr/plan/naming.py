@@ -152,12 +152,18 @@ class NamePlan:
 
 
 def plan_names(
-    references: Iterable[str], rule: str, aliases: Aliases | None = None, *, taken: Sequence[str] = ()
+    references: Iterable[str],
+    rule: str,
+    aliases: Aliases | None = None,
+    *,
+    taken: Sequence[str] = (),
+    fixed: Mapping[str, str] = MappingProxyType({}),
 ) -> NamePlan:
     """File names for ``references``; those of one image get one name, those that clash get none.
 
     An alias is applied first. Several spellings of one image take the name of the first one given.
-    ``taken`` are references whose names are already in use in the pool.
+    ``taken`` are references whose names are already in use in the pool; ``fixed`` gives some of
+    ``references`` names that the rule does not make.
     """
     names: dict[str, str] = {}
     invalid: list[tuple[str, str]] = []
@@ -167,8 +173,8 @@ def plan_names(
     for given in dict.fromkeys((*taken, *wanted)):
         meant = (aliases.rewrite(given) if aliases else None) or given
         try:
-            image = parse_reference(meant).canonical
-            name = by_image.setdefault(image, file_name(meant, rule))
+            image = parse_reference(meant).pullable
+            name = by_image.setdefault(image, fixed.get(given) or file_name(meant, rule))
         except ReferenceInvalidError as e:
             invalid.append((given, e.message))
             continue
