@@ -60,6 +60,23 @@ class Settings:
         )
 
 
+def registry_login_files() -> tuple[Path, ...]:
+    """Where logins to registries are kept, the first that has one wins: Apptainer's, Docker's, Podman's."""
+    env = os.environ
+    places = [Path.home() / ".apptainer", Path.home() / ".singularity"]
+    files = [folder / "docker-config.json" for folder in places]
+    docker = env.get("DOCKER_CONFIG")
+    files.append((Path(docker) if docker else Path.home() / ".docker") / "config.json")
+    if runtime := env.get("XDG_RUNTIME_DIR"):
+        files.append(Path(runtime) / "containers" / "auth.json")
+    return tuple(files)
+
+
+def machine_name() -> str:
+    """This machine's name, for messages to those who look from another one."""
+    return os.uname().nodename
+
+
 def slurm_array() -> dict[str, int] | None:
     """What Slurm says of the array task that this process is: task, least, most, count, step; else None."""
     names = {"task": "ID", "least": "MIN", "most": "MAX", "count": "COUNT", "step": "STEP"}

@@ -7,7 +7,7 @@ if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
     echo "not root on Debian: tests whose programs are missing will be skipped"
     exit 0
 fi
-wanted="squashfs-tools squashfs-tools-ng busybox-static gnupg tmux"
+wanted="squashfs-tools squashfs-tools-ng busybox-static gnupg tmux docker-registry skopeo umoci"
 missing=
 for package in $wanted; do
     dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing="$missing $package"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.loopback.hub import Hub
+from tests.loopback.registry import Registry
 
 ROOT = Path(__file__).resolve().parent.parent
 KEEP = ("PATH", "LANG", "LC_ALL", "TERM", "CI", "VIRTUAL_ENV", "TMPDIR")
@@ -64,3 +65,17 @@ def hub() -> Iterator[Hub]:
     hub = Hub()
     yield hub
     hub.close()
+
+
+@pytest.fixture(scope="session")
+def one_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+    registry = Registry(tmp_path_factory.mktemp("registry"))
+    yield registry
+    registry.close()
+
+
+@pytest.fixture
+def registry(one_registry: Registry) -> Registry:
+    """A real registry on loopback behind a proxy that can be told to fail: ``registry.add("acme/env:1")``."""
+    one_registry.reset()
+    return one_registry

@@ -25,6 +25,9 @@ _INSTALL = {
     "busybox": "apt-get install busybox-static",
     "openssl": "apt-get install openssl",
     "setpriv": "apt-get install util-linux",
+    "docker-registry": "apt-get install docker-registry",
+    "skopeo": "apt-get install skopeo",
+    "umoci": "apt-get install umoci",
 }
 
 

@@ -138,7 +138,10 @@ def _reference(one: Wanted, aliases: Aliases) -> Reference:
         )
     if one.file is not None and (trouble := _name_trouble(one.file)):
         raise ReferenceInvalidError(f"{one.where}: the file name {one.file[:200]!r} {trouble}", hint=_HINT)
-    return parse_reference(aliases.rewrite(text) or text)
+    reference = parse_reference(aliases.rewrite(text) or text)
+    if reference.digest is not None and not reference.digest.startswith("sha256:"):
+        raise ReferenceInvalidError(f"{shown}: pull knows sha256 digests only")
+    return reference
 
 
 def _name_trouble(name: str) -> str | None:

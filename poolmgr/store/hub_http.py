@@ -198,7 +198,7 @@ class HubHttp:
             try:
                 pool = self._connections(target)
                 response = pool.urlopen(
-                    "GET", _request_target(pool, target), headers=headers, redirect=False, retries=False,
+                    "GET", request_target(pool, target), headers=headers, redirect=False, retries=False,
                     assert_same_host=False,
                     preload_content=False, decode_content=False,
                 )  # fmt: skip
@@ -290,7 +290,7 @@ class HubHttp:
         pool = self._pools.get(here)
         if pool is None:
             with self._lock:
-                pool = self._pools.get(here) or _connect(here)
+                pool = self._pools.get(here) or connect(here)
                 self._pools[here] = pool
         return pool
 
@@ -300,7 +300,8 @@ class _Empty:
         return b""
 
 
-def _connect(here: Origin) -> Any:
+def connect(here: Origin) -> Any:
+    """Connections to one origin, behind the proxy that the environment names."""
     import urllib3
     from huggingface_hub.utils import httpx
 
@@ -341,7 +342,7 @@ def _give_back(response: Any) -> None:
         response.close()
 
 
-def _request_target(pool: Any, url: str) -> str:
+def request_target(pool: Any, url: str) -> str:
     """What goes into the request line: all of ``url`` for a proxy that forwards, else path and query."""
     if pool.proxy is not None and pool.scheme == "http":
         return url

@@ -126,7 +126,7 @@ class Server:
     def _read(self, connection: socket.socket, buffer: bytes) -> tuple[Request | None, bytes]:
         while (end := buffer.find(b"\r\n\r\n")) < 0:
             data = connection.recv(65536)
-            if not data:
+            if not data or data[:1] == b"\x16":  # a TLS greeting: nobody here speaks that
                 return None, b""
             buffer += data
         head, rest = buffer[:end].decode("latin-1"), buffer[end + 4 :]
@@ -135,7 +135,8 @@ class Server:
         headers = {}
         for line in lines:
             name, _, value = line.partition(":")
-            headers[name.lower()] = value.strip()
+            value, name = value.strip(), name.lower()
+            headers[name] = f"{headers[name]}, {value}" if name in headers else value
         request = Request(self.origin, method, target, headers)
         if headers.get("expect", "").lower() == "100-continue":
             connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")

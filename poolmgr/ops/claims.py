@@ -1,0 +1,145 @@
+"""Claims: one builder per target, across processes and machines, without file locks.
+
+A claim is a file whose name is the target's key and a number, made by a link that never replaces;
+the highest number is the claim in force, and the file names its owner. Whoever finds the owner dead
+makes the next number: of two takers one succeeds, and nobody ever removes another's claim. An owner
+is dead when its end can be seen (ops/owner.py), or, on another machine, when it has not touched its
+claim for ``STALE`` seconds by the filesystem's own clock. A claim saves work and never decides what
+is published: a target is only ever made by a link that does not replace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from poolmgr.errors import AlreadyExistsError
+from poolmgr.ops.owner import Owner
+from poolmgr.store.files import create_durable, make_dirs, mapped_os_errors, temp_file
+
+BEAT = 30.0
+"""Seconds between two touches of a claim by its owner."""
+STALE = 600.0
+_NAME = re.compile(r"([0-9a-f]{64})\.(\d{1,9})\.claim")
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A claim that is in force for another run."""
+
+    owner: Owner | None
+    """None when the file does not say it."""
+    machine: str
+
+
+class Claims:
+    """The claims of one folder, seen by one run. ``close`` gives up all that it holds."""
+
+    def __init__(self, folder: Path, owner: Owner, machine: str, *, beat: float = BEAT) -> None:
+        self.folder = folder
+        self.owner = owner
+        self.machine = machine
+        self._beat = beat
+        self._mine: dict[str, int] = {}
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._heart: threading.Thread | None = None
+
+    def take(self, target: str) -> Held | None:
+        """Claim ``target`` (any text); None when it is ours now, else who has it.
+
+        After a claim was taken the target must be looked for once more: its last owner may have
+        made it just before. Raises what writing to the folder raises.
+        """
+        key = hashlib.sha256(target.encode("utf-8", "surrogateescape")).hexdigest()
+        make_dirs(self.folder)
+        body = f"{self.owner}\n{self.machine}\n".encode()
+        while True:
+            numbers = self._numbers(key)
+            number = 0
+            if numbers:
+                held = self._read(self._path(key, numbers[-1]))
+                if held is None:
+                    continue  # given up meanwhile
+                if not self._is_dead(held, self._path(key, numbers[-1])):
+                    return held
+                number = numbers[-1] + 1
+            try:
+                create_durable(self._path(key, number), body)
+            except AlreadyExistsError:
+                continue  # another was first: look who
+            with self._lock:
+                self._mine[key] = number
+                if self._heart is None:
+                    self._heart = threading.Thread(target=self._keep_alive, name="claims", daemon=True)
+                    self._heart.start()
+            return None
+
+    def give_up(self, target: str) -> None:
+        """Remove the claim on ``target``, if it is ours, and the dead ones below it."""
+        self._drop(hashlib.sha256(target.encode("utf-8", "surrogateescape")).hexdigest())
+
+    def close(self) -> None:
+        self._stop.set()
+        for key in list(self._mine):
+            self._drop(key)
+
+    def _drop(self, key: str) -> None:
+        with self._lock:
+            mine = self._mine.pop(key, None)
+        if mine is None:
+            return
+        for number in self._numbers(key):
+            if number <= mine:
+                with contextlib.suppress(OSError):
+                    self._path(key, number).unlink()
+
+    def _path(self, key: str, number: int) -> Path:
+        return self.folder / f"{key}.{number}.claim"
+
+    def _numbers(self, key: str) -> list[int]:
+        try:
+            names = os.listdir(self.folder)
+        except FileNotFoundError:
+            return []
+        found = (_NAME.fullmatch(name) for name in names if name.startswith(key))
+        return sorted(int(match[2]) for match in found if match)
+
+    def _read(self, path: Path) -> Held | None:
+        try:
+            with path.open("rb") as file:
+                lines = file.read(1024).decode("utf-8", "replace").split("\n")
+        except FileNotFoundError:
+            return None
+        except OSError:
+            return Held(None, "")
+        machine = "".join(c for c in (lines[1] if len(lines) > 1 else "") if c.isprintable())[:100]
+        return Held(Owner.parse(lines[0]), machine)
+
+    def _is_dead(self, held: Held, path: Path) -> bool:
+        if held.owner is not None and held.owner.is_visible_from(self.owner):
+            return held.owner.surely_dead(self.owner)
+        try:
+            touched = path.stat().st_mtime
+        except FileNotFoundError:
+            return False  # the next look will tell
+        return self._now() - touched > STALE
+
+    def _now(self) -> float:
+        """The time by the clock that also stamps the claims."""
+        with temp_file(self.folder) as (fd, path), mapped_os_errors(path):
+            os.write(fd, b"?")
+            return os.fstat(fd).st_mtime
+
+    def _keep_alive(self) -> None:
+        while not self._stop.wait(self._beat):
+            with self._lock:
+                held = list(self._mine.items())
+            for key, number in held:
+                with contextlib.suppress(OSError):
+                    os.utime(self._path(key, number))
