@@ -3,7 +3,7 @@
 A claim is a file whose name is the target's key and a number, made by a link that never replaces;
 the highest number is the claim in force, and the file names its owner. Whoever finds the owner dead
 makes the next number: of two takers one succeeds, and nobody ever removes another's claim. An owner
-is dead when its end can be seen (ops/owner.py), or, on another machine, when it has not touched its
+is dead when its end can be seen (poolmgr/owner.py), or, on another machine, when it has not touched its
 claim for ``STALE`` seconds by the filesystem's own clock. A claim saves work and never decides what
 is published: a target is only ever made by a link that does not replace.
 """
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from poolmgr.errors import AlreadyExistsError
-from poolmgr.ops.owner import Owner
+from poolmgr.owner import Owner
 from poolmgr.store.files import create_durable, make_dirs, mapped_os_errors, temp_file
 
 BEAT = 30.0
@@ -122,8 +122,8 @@ class Claims:
         return Held(Owner.parse(lines[0]), machine)
 
     def _is_dead(self, held: Held, path: Path) -> bool:
-        if held.owner is not None and held.owner.is_visible_from(self.owner):
-            return held.owner.surely_dead(self.owner)
+        if held.owner is not None and held.owner.domain == self.owner.domain:
+            return held.owner.surely_dead(self.owner.domain)
         try:
             touched = path.stat().st_mtime
         except FileNotFoundError:

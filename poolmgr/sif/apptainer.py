@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shutil
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -216,10 +217,17 @@ class Apptainer:
         *,
         scratch: Path,
         options: Sequence[str] = (),
+        cache: Path | None = None,
+        stop: threading.Event | None = None,
         timeout: float = BUILD_SECONDS,
     ) -> None:
-        """Pull ``ref`` (``docker://…``, ``oras://…``) into the new file ``to``; otherwise like ``build``."""
-        self._produce(["pull", *options], [ref], to, scratch, {}, timeout)
+        """Pull ``ref`` (``docker://…``, ``oras://…``) into the new file ``to``; otherwise like ``build``.
+
+        ``cache`` is a folder whose layers are used again; it may serve one pull at a time, and is to
+        be removed after a pull that failed. The user's home is not seen: a login comes by ``options``
+        (``--authfile``), and the layer index there has made pulls hang (facts: sif section 6).
+        """
+        self._produce(["pull", *options], [ref], to, scratch, {}, timeout, cache=cache, stop=stop, home=False)
 
     def _produce(
         self,
@@ -229,22 +237,31 @@ class Apptainer:
         scratch: Path,
         env: Mapping[str, str],
         timeout: float,
+        *,
+        cache: Path | None = None,
+        stop: threading.Event | None = None,
+        home: bool = True,
     ) -> None:
         if to.exists() or to.is_symlink():
             raise AlreadyExistsError(f"{to} exists already")
         with scratch_folder(scratch) as own:
             made = own / "made.sif"
             (own / "tmp").mkdir()
-            (own / "cache").mkdir()
+            cache = cache or own / "cache"
+            cache.mkdir(exist_ok=True)
+            env = env if home else {**env, "HOME": str(own)}
             done = self._run(
                 [*words, str(made), *source],
                 timeout=timeout,
-                env={"APPTAINER_TMPDIR": str(own / "tmp"), "APPTAINER_CACHEDIR": str(own / "cache"),
-                     "SINGULARITY_TMPDIR": str(own / "tmp"), "SINGULARITY_CACHEDIR": str(own / "cache"),
+                env={"APPTAINER_TMPDIR": str(own / "tmp"), "APPTAINER_CACHEDIR": str(cache),
+                     "SINGULARITY_TMPDIR": str(own / "tmp"), "SINGULARITY_CACHEDIR": str(cache),
                      "TMPDIR": str(own / "tmp"), **env},
                 network=True,
+                stop=stop,
             )  # fmt: skip
             what = f"{Path(self.program).name} {words[0]} of {_URL_SECRETS.sub('', source[0])}"
+            if done.stopped:
+                raise ToolFailedError(f"{what} was stopped")
             if done.timed_out:
                 raise ToolFailedError(f"{what} was ended after {timeout:.0f} s", details=_tail(done))
             if done.status != 0:
@@ -292,7 +309,13 @@ class Apptainer:
         return _not_done(f"{name} failed, and it cannot be told why: {said}")
 
     def _run(
-        self, words: list[str], *, timeout: float, env: Mapping[str, str] | None = None, network: bool = False
+        self,
+        words: list[str],
+        *,
+        timeout: float,
+        env: Mapping[str, str] | None = None,
+        network: bool = False,
+        stop: threading.Event | None = None,
     ) -> Done:
         with scratch_folder() as own:
             settings = {"HOME": str(own), "TMPDIR": str(own), "APPTAINER_TMPDIR": str(own), "NO_COLOR": "1"}
@@ -300,7 +323,9 @@ class Apptainer:
                 del settings["HOME"]
             settings |= dict(env or {})
             try:
-                return run_child([self.program, *words], timeout=timeout, env=settings, network=network)
+                return run_child(
+                    [self.program, *words], timeout=timeout, env=settings, network=network, stop=stop
+                )
             except OSError as e:
                 raise ToolFailedError(
                     f"{self.program} cannot be started: {e.strerror}", hint=INSTALL

@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO
@@ -21,6 +22,8 @@ NETWORK = ("HOME", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https
 """What a child that talks to a registry needs besides: proxies, and HOME for its own login files."""
 GRACE = 3.0
 """Seconds between asking a group to end and ending it."""
+STOP_LOOK = 0.2
+"""Seconds between two looks at whether to stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,8 @@ class Done:
     out: str
     err: str
     timed_out: bool = False
+    stopped: bool = False
+    """It was ended because its caller was asked to stop."""
 
 
 def run_child(
@@ -41,8 +46,11 @@ def run_child(
     env: Mapping[str, str] | None = None,
     network: bool = False,
     keep: int = 256 << 10,
+    stop: threading.Event | None = None,
 ) -> Done:
-    """Run ``command`` to its end, or for ``timeout`` seconds. ``env`` is added to the chosen one.
+    """Run ``command`` to its end, for ``timeout`` seconds, or until ``stop`` is set.
+
+    ``env`` is added to the chosen one.
 
     Raises ``OSError`` when the program cannot be started. No token ever reaches the child.
     """
@@ -59,17 +67,24 @@ def run_child(
     assert child.stdout is not None
     assert child.stderr is not None
     drains = [_Drain(child.stdout, keep), _Drain(child.stderr, keep)]
-    timed_out = False
+    timed_out = stopped = False
+    end = time.monotonic() + timeout
     try:
-        try:
-            child.wait(timeout)
-        except subprocess.TimeoutExpired:
-            timed_out = True
+        while True:
+            left = end - time.monotonic()
+            try:
+                child.wait(left if stop is None else min(left, STOP_LOOK))
+                break
+            except subprocess.TimeoutExpired:
+                stopped = stop is not None and stop.is_set()
+                timed_out = not stopped and time.monotonic() >= end
+                if stopped or timed_out:
+                    break
     finally:
         # also what the child left behind: a process that still holds a pipe would block the drain
         _end_group(child)
         texts = [drain.text() for drain in drains]
-    return Done(child.returncode, texts[0], texts[1], timed_out)
+    return Done(child.returncode, texts[0], texts[1], timed_out, stopped)
 
 
 def _end_group(child: subprocess.Popen[bytes]) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from poolmgr.ops import claims as module
 from poolmgr.ops.claims import Claims
-from poolmgr.ops.owner import Owner
+from poolmgr.owner import Owner
 from tests.conftest import ROOT
 
 
@@ -46,7 +46,7 @@ def test_a_claim_has_one_owner_until_it_is_given_up(folder: Path) -> None:
 def test_an_ended_run_of_this_process_loses_its_claim(folder: Path) -> None:
     one, two, three = make(folder), make(folder), make(folder)
     one.take("a")
-    one.owner.end()
+    one.owner.close()
     assert two.take("a") is None
     assert three.take("a") is not None
     two.give_up("a")
@@ -56,7 +56,7 @@ def test_an_ended_run_of_this_process_loses_its_claim(folder: Path) -> None:
 def test_a_killed_process_loses_its_claim(folder: Path) -> None:
     code = (
         "import sys, time\nfrom pathlib import Path\nfrom poolmgr.ops.claims import Claims\n"
-        "from poolmgr.ops.owner import Owner\n"
+        "from poolmgr.owner import Owner\n"
         "assert Claims(Path(sys.argv[1]), Owner.begin(), 'there').take('a') is None\n"
         "print('taken', flush=True)\ntime.sleep(60)\n"
     )
@@ -79,7 +79,7 @@ def test_of_many_takers_of_a_dead_claim_one_gets_it(folder: Path) -> None:
     for _ in range(20):
         dead = make(folder)
         dead.take("a")
-        dead.owner.end()
+        dead.owner.close()
         runs = [make(folder) for _ in range(8)]
         start = threading.Barrier(len(runs))
         won: list[Claims] = []
