@@ -367,13 +367,6 @@ class MachineCannotError(PoolError):
     code = "machine-cannot"
 
 
-class BusyError(PoolError):
-    """Another run is at work on the same target."""
-
-    code = "busy"
-    exit = Exit.AGAIN
-
-
 class OfflineError(PoolError):
     """A request would be needed, and HF_HUB_OFFLINE forbids every request."""
 

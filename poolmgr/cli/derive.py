@@ -8,16 +8,14 @@ from pathlib import Path
 import click
 
 from poolmgr.cli import options, text
+from poolmgr.cli.causes import SHOWN, causes, error_fields, more
 from poolmgr.cli.output import Output
-from poolmgr.errors import Exit, PoolError, UsageError
+from poolmgr.errors import Exit, UsageError
 from poolmgr.model.recipe import METHODS
 from poolmgr.ops.derive import Derive, Derived, Outcome, Planned, Request, Result
 from poolmgr.ops.pip_lock import pip_download
 from poolmgr.ops.view import open_pool
 from poolmgr.settings import Settings
-
-SHOWN = 5
-"""Names that the short form shows of each cause."""
 
 
 @click.command()
@@ -118,16 +116,16 @@ def _dry(out: Output, plan: tuple[Planned, ...], *, everything: bool) -> Exit:
         [text.name(p.name), p.method, "there" if p.there else "to make", str(len(p.work.tasks))] for p in good
     ]
     out.table(rows if everything else rows[:SHOWN], ["file", "method", "state", "tasks"], right=(3,))
-    _more(out, len(rows), everything=everything)
+    more(out, len(rows), everything=everything)
     for p in plan:
         out.only_quiet(p.name or p.work.base)
         out.row(
             "image",
             **_planned(p),
             result="failed" if p.error else "kept" if p.there else "to-make",
-            **_error(p.error),
+            **error_fields(p.error),
         )
-    _causes(out, [(p.work.base, p.error) for p in bad if p.error], everything=everything)
+    causes(out, [(p.work.base, p.error) for p in bad if p.error], everything=everything)
     tasks = sum(len(p.work.tasks) for p in plan)
     there = sum(p.there for p in good)
     out.line(f"{len(good):,} images for {tasks:,} tasks; {there:,} are there, {len(bad):,} cannot be made")
@@ -159,14 +157,14 @@ def _show(out: Output, derived: Derived, *, everything: bool) -> None:
     out.table(
         rows if everything else rows[:SHOWN], ["file", "method", "result", "size", "tasks"], right=(3, 4)
     )
-    _more(out, len(rows), everything=everything)
+    more(out, len(rows), everything=everything)
     for o in derived.outcomes:
         if o.result is not Result.FAILED:
             out.only_quiet(o.planned.name)
         out.row("image", **_planned(o.planned), **_result(o))
     for note in sorted({note for o in good for note in o.notes}):
         out.warn(f"{sum(note in o.notes for o in good):,} images: {note}")
-    _causes(out, [(o.planned.work.base, o.error) for o in failed if o.error], everything=everything)
+    causes(out, [(o.planned.work.base, o.error) for o in failed if o.error], everything=everything)
     made, kept = len(derived.of(Result.MADE)), len(derived.of(Result.KEPT))
     out.line(
         f"{made:,} made, {kept:,} kept, {len(failed):,} failed; {len(derived.tasks):,} tasks have an image"
@@ -184,25 +182,6 @@ def _show(out: Output, derived: Derived, *, everything: bool) -> None:
     )
 
 
-def _more(out: Output, count: int, *, everything: bool) -> None:
-    if count > SHOWN and not everything:
-        out.line(f"… and {count - SHOWN:,} more (--list names them)")
-
-
-def _causes(out: Output, failures: list[tuple[str, PoolError]], *, everything: bool) -> None:
-    """Failures by cause: the code, how many, and the first few by name."""
-    for code in sorted({error.code for _, error in failures}):
-        group = [(base, error) for base, error in failures if error.code == code]
-        out.line(f"failed ({code}): {len(group):,}")
-        for base, error in group if everything else group[:SHOWN]:
-            out.line(f"  {text.name(base)}: {error.message}")
-            for detail in error.details[: None if everything else SHOWN]:
-                out.line(f"    {text.name(detail)}")
-        _more(out, len(group), everything=everything)
-        if group[0][1].hint:
-            out.hint(group[0][1].hint)
-
-
 def _planned(p: Planned) -> dict[str, object]:
     return {
         "file": p.name or None,
@@ -216,7 +195,7 @@ def _planned(p: Planned) -> dict[str, object]:
 
 def _result(o: Outcome) -> dict[str, object]:
     if o.error is not None:
-        return {"result": o.result.value, **_error(o.error)}
+        return {"result": o.result.value, **error_fields(o.error)}
     return {
         "result": o.result.value,
         "sha256": o.sha256,
@@ -224,9 +203,3 @@ def _result(o: Outcome) -> dict[str, object]:
         "tree_sha256": o.tree_sha256,
         "notes": list(o.notes),
     }
-
-
-def _error(error: PoolError | None) -> dict[str, object]:
-    if error is None:
-        return {}
-    return {"code": error.code, "message": error.message, "hint": error.hint, "details": list(error.details)}

@@ -76,6 +76,7 @@ COMMANDS: dict[str, Lazy] = {
     "push": Lazy(
         "poolmgr.cli.push:push", "Put images and a variant's tasks into a pool, never breaking it.", GROW
     ),
+    "pull": Lazy("poolmgr.cli.pull:pull", "Build verified images from the references of registries.", GROW),
     "derive": Lazy("poolmgr.cli.derive:derive", "Make images of others by a recipe, reproducibly.", GROW),
     "adopt": Lazy(
         "poolmgr.cli.adopt:adopt",

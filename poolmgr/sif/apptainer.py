@@ -244,10 +244,10 @@ class Apptainer:
     ) -> None:
         if to.exists() or to.is_symlink():
             raise AlreadyExistsError(f"{to} exists already")
-        with scratch_folder(scratch) as own:
+        with scratch_folder(scratch.absolute()) as own:  # Apptainer finds no mount point for relative ones
             made = own / "made.sif"
             (own / "tmp").mkdir()
-            cache = cache or own / "cache"
+            cache = cache.absolute() if cache is not None else own / "cache"
             cache.mkdir(exist_ok=True)
             env = env if home else {**env, "HOME": str(own)}
             done = self._run(

@@ -29,6 +29,7 @@ class PullCause(StrEnum):
 _NAMES = re.compile(r"[a-z]+://[^\s\"]*[^\s\":]|sha256:[0-9a-f]{64}|(?<=\s)/[^\s:]+")
 """Addresses, digests and paths."""
 _CAUSES: tuple[tuple[PullCause, str], ...] = (
+    (PullCause.MACHINE, r"executable file not found|mksquashfs.*not installed"),
     (PullCause.NO_SPACE, r"no space left on device|disk quota exceeded|file too large"),
     (PullCause.LIMIT, r"toomanyrequests|too many requests|\b429\b|rate limit"),
     (PullCause.ARCH, r"no child with platform|no image found in (manifest list|image index) for"),
@@ -40,6 +41,7 @@ _CAUSES: tuple[tuple[PullCause, str], ...] = (
         PullCause.DAMAGED,
         r"while extracting|gzip: invalid|zstd: |archive/tar: |invalid tar header|invalid checksum",
     ),
+    (PullCause.DAMAGED, r"invalid character .* looking for|unexpected end of JSON"),
     (
         PullCause.DENIED,
         r"authentication required|unauthorized|\bdenied\b(?!: operation)|status( code)? 40[13]\b",
@@ -53,9 +55,19 @@ _CAUSES: tuple[tuple[PullCause, str], ...] = (
     (PullCause.TROUBLE, r"server misbehaving|temporary failure in name resolution|http2: |stream error"),
     (PullCause.MACHINE, r"user namespace|setgroups|newuidmap|subuid|fakeroot|proot|setuid"),
     (PullCause.MACHINE, r"cannot allocate memory|resource temporarily unavailable|too many open files"),
-    (PullCause.MACHINE, r"mksquashfs.*(not found|not installed)|executable file not found|signal: killed"),
+    (PullCause.MACHINE, r"signal: killed"),
     (PullCause.MACHINE, r"operation not permitted|permission denied|read-only file system"),
 )
+
+_ROUND_ABOUT = re.compile(
+    r"While making image from oci registry: error fetching image to cache: "
+    r"(while building SIF from layers: |failed to get checksum for \S+: )?(conveyor failed to get: )?"
+)
+
+
+def last_cause(text: str) -> str:
+    """``text`` without the words that every failed pull begins with."""
+    return _ROUND_ABOUT.sub("", text)
 
 
 def pull_cause(text: str, reference: Reference) -> PullCause:
@@ -63,9 +75,8 @@ def pull_cause(text: str, reference: Reference) -> PullCause:
 
     Names are taken out first: an image called ``acme/denied:429`` is no refusal.
     """
-    for name in (reference.repository, reference.host, reference.tag or ""):
-        if name:
-            text = text.replace(f"/{name}", "/").replace(f":{name}", ":").replace(f" {name}", " ")
+    for name in (f"{reference.host}/", reference.repository, f":{reference.tag}"):
+        text = text.replace(name, "")
     text = _NAMES.sub(" ", text)
     for cause, pattern in _CAUSES:
         if re.search(pattern, text, re.IGNORECASE):

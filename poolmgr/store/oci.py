@@ -117,6 +117,11 @@ class Registries:
         if not _DIGEST.fullmatch(digest):
             # not every registry says it of a HEAD
             answer = self._ask(reference, "GET")
+            if not _is_manifest(answer.body):
+                raise DamagedImageError(
+                    f"{reference.canonical}: what the registry sends is no manifest",
+                    hint="the registry, or a proxy or log-in page before it, is at fault",
+                )
             digest = "sha256:" + hashlib.sha256(answer.body).hexdigest()
         if reference.digest not in (None, digest):
             raise DamagedImageError(
@@ -351,6 +356,14 @@ class Registries:
             "the image is private or does not exist (registries do not tell which): check the name, "
             f"or run 'apptainer registry login docker://{reference.host}'"
         )
+
+
+def _is_manifest(body: bytes) -> bool:
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and document.get("schemaVersion") == 2
 
 
 def _errors(body: bytes) -> tuple[set[str], str]:

@@ -66,6 +66,8 @@ class Logins:
 
 def _read(file: Path) -> tuple[dict[str, Login], bool]:
     """Registry (or registry/path) -> login, without what is malformed; whether it names a helper."""
+    if not file.is_file():  # a pipe would never end
+        return {}, False
     try:
         with file.open("rb") as opened:
             data: Any = json.loads(opened.read(MAX_FILE))

@@ -1,0 +1,430 @@
+"""``pull``: references of registries -> verified SIFs in a folder, each with the digest it was made of.
+
+Each image is looked up first (``plan``), so that what is missing or forbidden is known before
+anything is built; then pulled by the digest that was found, checked, written down, and given its
+name by a link that replaces nothing. Run again after any interruption: what is there is proven by
+its record and kept.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+
+from poolmgr.errors import (
+    AlreadyExistsError,
+    AmbiguousError,
+    BadFileError,
+    DamagedImageError,
+    Exit,
+    MachineCannotError,
+    MissError,
+    MissingToolError,
+    NoSpaceError,
+    NothingComparedError,
+    PoolBusyError,
+    PoolError,
+    WrongArchitectureError,
+)
+from poolmgr.model.arch import runs_on
+from poolmgr.model.finding import Level
+from poolmgr.model.pulled import Pulled
+from poolmgr.model.stamp import Stamp
+from poolmgr.ops.claims import Claims
+from poolmgr.ops.progress import Progress, Silent
+from poolmgr.ops.pull_build import Builder, Layers
+from poolmgr.ops.pull_record import Record
+from poolmgr.ops.state import State
+from poolmgr.owner import Owner
+from poolmgr.plan.pull import Item, PullPlan, Refused
+from poolmgr.plan.resolve import Names
+from poolmgr.settings import machine_name
+from poolmgr.sif.apptainer import Apptainer
+from poolmgr.sif.check import check_file
+from poolmgr.sif.identity import file_sha256
+from poolmgr.sif.source import FileSource
+from poolmgr.store.files import make_dirs, mapped_os_errors, publish_durable, write_durable
+from poolmgr.store.oci import Registries
+from poolmgr.temporary import scratch_folder, sweep
+
+LOOKUPS = 8
+"""Look-ups at once; a HEAD costs a registry little."""
+BUSY_LOOK = 0.5
+"""Seconds between two looks at whether another run has finished with a target."""
+ENDS_THE_RUN = (NoSpaceError, MachineCannotError, MissingToolError)
+"""What every further image would meet too."""
+
+
+@dataclass(frozen=True)
+class Request:
+    to: Path
+    arch: str
+    """Go's name of the architecture that every image must be for."""
+    jobs: int = 4
+    per_registry: int = 4
+    """Builds at once from one registry."""
+    identity: bool = True
+    tries: int = 4
+    there: Names | None = None
+    """The names of a pool: what answers to a reference there is not pulled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One image, with what is known of it before anything is built."""
+
+    item: Item
+    there: bool = False
+    """A file of its name is in the folder."""
+    in_pool: str | None = None
+    """The blob of the pool that answers to it."""
+    digest: str | None = None
+    """What the registry has for the reference."""
+    error: PoolError | None = None
+
+
+class Result(StrEnum):
+    PULLED = "pulled"
+    KEPT = "kept"
+    """It was there, as it was recorded."""
+    IN_POOL = "in-pool"
+    FAILED = "failed"
+    UNTRIED = "untried"
+    """The run ended before its turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    item: Item
+    result: Result
+    row: Pulled | None = None
+    error: PoolError | None = None
+    blob: str | None = None
+    """Path in the pool, for ``IN_POOL``."""
+
+
+@dataclass(frozen=True)
+class Pulls:
+    outcomes: tuple[Outcome, ...]
+    refused: tuple[Refused, ...] = ()
+    elsewhere: int = 0
+    """Images of other shards."""
+    listing: Path | None = None
+    """``pull.jsonl``, where it was written."""
+    map: Path | None = None
+    """``pull.tasks.jsonl``: task -> file, for ``push --tasks``."""
+    stopped_by: PoolError | None = None
+    """Why images were left untried."""
+
+    def of(self, result: Result) -> tuple[Outcome, ...]:
+        return tuple(o for o in self.outcomes if o.result is result)
+
+    @property
+    def exit(self) -> Exit:
+        """The one exit status that all failures share, else 3."""
+        errors = [o.error for o in self.outcomes if o.error] + [r.error for r in self.refused]
+        return exit_of(errors)
+
+
+def exit_of(errors: Iterable[PoolError]) -> Exit:
+    """0 without errors; the status of all of them where it is one; else 3 (docs/exit-status.md)."""
+    found = {error.exit for error in errors}
+    if not found:
+        return Exit.GOOD
+    return found.pop() if len(found) == 1 else Exit.BAD
+
+
+@dataclass
+class _Turns:
+    """At most so many builds at once from one registry."""
+
+    count: int
+    _gates: dict[str, threading.Semaphore] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @contextmanager
+    def of(self, host: str) -> Iterator[None]:
+        with self._lock:
+            gate = self._gates.setdefault(host, threading.Semaphore(self.count))
+        with gate:
+            yield
+
+
+class Pull:
+    """One run: ``plan()``, then ``carry_out``."""
+
+    def __init__(
+        self, chosen: PullPlan, request: Request, registries: Registries, progress: Progress | None = None
+    ) -> None:
+        if not chosen.items and not chosen.refused and not chosen.elsewhere:
+            raise NothingComparedError("no image was named", hint="give REF…, --list or --dataset")
+        self.chosen = chosen
+        self.request = request
+        self.registries = registries
+        self.progress: Progress = progress or Silent()
+        self.stop = threading.Event()
+        self._halt: PoolError | None = None
+        self._turns = _Turns(request.per_registry)
+
+    # --- the plan -----------------------------------------------------------------------------------
+
+    def plan(self) -> tuple[Planned, ...]:
+        """Every image, with the registry's digest for those that are not there yet."""
+        self.progress.begin("looking up", files=len(self.chosen.items))
+        try:
+            return tuple(self._each(self._look_up, self.chosen.items, LOOKUPS))
+        finally:
+            self.progress.end()
+
+    def _look_up(self, item: Item) -> Planned:
+        try:
+            if (blob := self._in_pool(item)) is not None:
+                return Planned(item, in_pool=blob)
+            if os.path.lexists(self.request.to / item.name):
+                return Planned(item, there=True)
+            return Planned(item, digest=self.registries.point(item.reference).digest)
+        except PoolError as e:
+            return Planned(item, error=e)
+        finally:
+            self.progress.file_done(item.name)
+
+    def _in_pool(self, item: Item) -> str | None:
+        if self.request.there is None:
+            return None
+        for given in item.given:
+            try:
+                return self.request.there.find(given).path
+            except MissError:
+                continue
+            except AmbiguousError:
+                raise
+        return None
+
+    # --- the work -----------------------------------------------------------------------------------
+
+    def carry_out(self, plan: tuple[Planned, ...]) -> Pulls:
+        """Build what is not there, a few at once; a failure stops no other image (but ``ENDS_THE_RUN``)."""
+        to = self.request.to
+        apptainer = Apptainer.need() if any(p.digest for p in plan) else None
+        make_dirs(to)
+        sweep(to)
+        owner = Owner.begin()
+        record = Record(to, owner)
+        claims = Claims(State(to).folder / "pull" / "claims", owner, machine_name())
+        try:
+            run = _Run(self, record, claims, apptainer)
+            self.progress.begin("pulling", files=len(plan))
+            try:
+                with scratch_folder(to) as scratch:
+                    outcomes = run.all(plan, scratch)
+            finally:
+                self.progress.end()
+            sweep(to)  # a build that a killed run left behind may have gone on until now
+            listing = record.publish()
+            mapped = self._write_map(outcomes)
+        finally:
+            claims.close()
+            record.close()
+            owner.close()
+        return Pulls(tuple(outcomes), self.chosen.refused, self.chosen.elsewhere, listing, mapped, self._halt)
+
+    def _write_map(self, outcomes: Iterable[Outcome]) -> Path | None:
+        import json
+
+        rows = []
+        for o in outcomes:
+            file = o.blob if o.result is Result.IN_POOL else o.row.file if o.row else None
+            if file is None:
+                continue
+            more = {"source": o.row.source, "source_digest": o.row.source_digest} if o.row else {}
+            rows += [{"task": task, "file": file, **more} for task in o.item.tasks]
+        if not rows:
+            return None
+        rows.sort(key=lambda row: row["task"])
+        where = self.request.to / "pull.tasks.jsonl"
+        write_durable(where, "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rows).encode())
+        return where
+
+    def _each(self, work: Callable[[Item], Planned], items: Iterable[Item], jobs: int) -> list[Planned]:
+        """``work`` on every item, several at once; an interrupt ends all waits and starts no other."""
+        pool = ThreadPoolExecutor(jobs, thread_name_prefix="pull")
+        try:
+            return [future.result() for future in [pool.submit(work, item) for item in items]]
+        except BaseException:
+            self.stop.set()
+            self.registries.close()
+            raise
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def halt(self, error: PoolError) -> None:
+        """Begin no further image."""
+        self._halt = self._halt or error
+
+    @property
+    def halted(self) -> bool:
+        return self._halt is not None or self.stop.is_set()
+
+
+class _Run:
+    """The part of a run that builds."""
+
+    def __init__(self, pull: Pull, record: Record, claims: Claims, apptainer: Apptainer | None) -> None:
+        self.pull = pull
+        self.record = record
+        self.claims = claims
+        self.builder = None
+        if apptainer is not None:
+            self.builder = Builder(
+                apptainer, pull.registries, pull.request.arch, pull.progress.note, pull.stop,
+                pull.request.identity, pull.request.tries,
+            )  # fmt: skip
+
+    def all(self, plan: tuple[Planned, ...], scratch: Path) -> list[Outcome]:
+        """The outcome of every planned image, in order."""
+        work: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for number in range(len(plan)):
+            work.put(number)
+        outcomes: dict[int, Outcome] = {}
+
+        def worker(number: int) -> None:
+            layers = Layers(scratch / f"layers-{number}")
+            while True:
+                try:
+                    at = work.get_nowait()
+                except queue.Empty:
+                    break
+                outcomes[at] = self.one(plan[at], scratch, layers)
+                self.pull.progress.file_done(plan[at].item.name)
+            layers.drop()
+
+        count = max(1, min(self.pull.request.jobs, len(plan)))
+        pool = ThreadPoolExecutor(count, thread_name_prefix="pull")
+        try:
+            for future in [pool.submit(worker, number) for number in range(count)]:
+                future.result()
+        except BaseException:
+            self.pull.stop.set()
+            self.pull.registries.close()
+            raise
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+        return [outcomes[number] for number in range(len(plan))]
+
+    def one(self, planned: Planned, scratch: Path, layers: Layers) -> Outcome:
+        item = planned.item
+        if planned.error is not None:
+            return Outcome(item, Result.FAILED, error=planned.error)
+        if planned.in_pool is not None:
+            return Outcome(item, Result.IN_POOL, blob=planned.in_pool)
+        try:
+            final = self.pull.request.to / item.name
+            if os.path.lexists(final) and (row := self.record.of(item.name)) is not None and row.stamp:
+                return self._keep(item, final, row)
+            if self.pull.halted:
+                return Outcome(item, Result.UNTRIED)
+            self._claim(item)
+            try:
+                return self._have(planned, final, scratch, layers)
+            finally:
+                self.claims.give_up(item.name)
+        except PoolError as e:
+            if self.pull.stop.is_set():
+                return Outcome(item, Result.UNTRIED)
+            if isinstance(e, ENDS_THE_RUN):
+                self.pull.halt(e)
+            return Outcome(item, Result.FAILED, error=e)
+        except OSError as e:
+            return Outcome(item, Result.FAILED, error=BadFileError(f"{item.name}: {e.strerror}"))
+
+    def _claim(self, item: Item) -> None:
+        """Be the only one at work on the target; waits for another run that is."""
+        told = False
+        while (held := self.claims.take(item.name)) is not None:
+            if not told:
+                who = f"process {held.owner.pid} on {held.machine}" if held.owner else "another run"
+                self.pull.progress.note(f"{item.name}: waiting for {who}, which is pulling it")
+                told = True
+            if self.pull.stop.wait(BUSY_LOOK):
+                raise PoolBusyError(f"{item.name}: another run is pulling it")
+        if told:
+            self.record.refresh()
+
+    def _have(self, planned: Planned, final: Path, scratch: Path, layers: Layers) -> Outcome:
+        """The claimed target, kept or built."""
+        item = planned.item
+        if os.path.lexists(final):
+            self.record.refresh()
+            row = self.record.of(item.name)
+            if row is None:
+                raise AlreadyExistsError(
+                    f"{final} is there, and no pull has a record of it",
+                    hint="move it away, or make a pool of what is there with 'poolmgr adopt'; "
+                    "nothing is overwritten",
+                )
+            return self._keep(item, final, row)
+        digest = planned.digest
+        if digest is None:  # it was there when the plan was made
+            digest = self.pull.registries.point(item.reference).digest
+        if self.builder is None:
+            self.builder = Builder(
+                Apptainer.need(), self.pull.registries, self.pull.request.arch, self.pull.progress.note,
+                self.pull.stop, self.pull.request.identity, self.pull.request.tries,
+            )  # fmt: skip
+        with mapped_os_errors(final), scratch_folder(scratch) as own:
+            made = own / "pulled.sif"
+            with self.pull._turns.of(item.reference.host):
+                if self.pull.halted:
+                    return Outcome(item, Result.UNTRIED)
+                self.builder.build(item.reference, digest, made, own, layers)
+            row = self.builder.look(made, item.name, item.reference, digest)
+            self.record.add(row)
+            publish_durable(made, final)
+        row = replace(row, stamp=Stamp.of(os.stat(final)))
+        self.record.add(row)
+        return Outcome(item, Result.PULLED, row)
+
+    def _keep(self, item: Item, final: Path, row: Pulled) -> Outcome:
+        """The file that is there, if it is the one on record and the record is of this image."""
+        wanted = item.reference.digest
+        if row.source != item.source and (wanted is None or wanted != row.source_digest):
+            raise AlreadyExistsError(
+                f"{final} is there, pulled from {row.source} and not from {item.source}",
+                hint="move it away; nothing is overwritten",
+            )
+        if wanted is not None and wanted != row.source_digest:
+            raise AlreadyExistsError(
+                f"{final} is there, pulled at {row.source_digest} and not at {wanted}",
+                hint="move it away; nothing is overwritten",
+            )
+        stamp = Stamp.of(os.stat(final))
+        if row.stamp != stamp:
+            with FileSource(final) as source:
+                same = source.size == row.size and file_sha256(source) == row.sha256
+            if not same:
+                raise DamagedImageError(
+                    f"{final} is not (any more) the file that was pulled: its sha256 is not the recorded one",
+                    hint="move it away and run this again; nothing is overwritten",
+                )
+            row = replace(row, stamp=stamp)
+            self.record.add(row)
+        arch = self.pull.request.arch
+        if row.arch is not None and not runs_on(row.arch, arch):
+            raise WrongArchitectureError(
+                f"{final} is for {row.arch}, and not for {arch}",
+                hint="another folder for another architecture",
+            )
+        report = check_file(final, Level.MOUNT, arch=arch)
+        if not report.verdict.passes:
+            raise DamagedImageError(
+                f"{final}: {'; '.join(map(str, report.findings)) or report.verdict.value}",
+                hint="see 'poolmgr verify'",
+            )
+        return Outcome(item, Result.KEPT, row)
