@@ -17,9 +17,10 @@ from poolmgr.model.finding import Finding
 from poolmgr.model.image_map import ImageMap, Pair
 from poolmgr.model.index import Assignments, name_trouble
 from poolmgr.model.manifest import Manifest
+from poolmgr.model.reference import canonical, without_scheme
 from poolmgr.model.task import Row
 from poolmgr.plan.coverage import absence, found, orphans
-from poolmgr.plan.naming import Aliases, canonical, plan_names, without_scheme
+from poolmgr.plan.naming import Aliases, plan_names
 from poolmgr.plan.resolve import Names
 
 MANY_MISSES = 100
