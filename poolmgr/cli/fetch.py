@@ -262,8 +262,10 @@ def _show_certificate(out: Output, run: Fetch, fetched: Fetched) -> None:
     verdict = fetched.exit
     if verdict is Exit.GOOD:
         says = out.styled("proven", "green")
+        whole = sum(plan.totals.values())
+        of = f"all {plan.tasks:,}" if plan.tasks == whole else f"{plan.tasks:,} of {whole:,}"
         out.line(
-            f"{says}: all {plan.tasks:,} tasks have their image, "
+            f"{says}: {of} tasks have their image, "
             f"{text.counted(len(plan.items), 'blob')}, {text.size(plan.size)}"
         )
     elif not_proven == 0:

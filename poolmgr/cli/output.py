@@ -152,7 +152,8 @@ class Output:
             self._stderr, self._styled(self._stderr, f"error[{error.code}]:", "red") + " " + error.message
         )
         for detail in error.details:
-            self._write(self._stderr, "  " + words.name(detail))
+            if not error.message.endswith(f": {detail}"):  # a single case stands in the message already
+                self._write(self._stderr, "  " + words.name(detail))
         if error.hint:
             self._write(self._stderr, self._styled(self._stderr, "hint:", "cyan") + " " + error.hint)
 

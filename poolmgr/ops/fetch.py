@@ -180,10 +180,14 @@ class Fetch:
 
     def free(self) -> int:
         """Bytes free for this user where the mirror is or will be."""
-        folder = self.request.to.absolute()
-        while not folder.exists():
-            folder = folder.parent
-        return shutil.disk_usage(folder).free
+        return shutil.disk_usage(self._nearest_folder()).free
+
+    def _nearest_folder(self) -> Path:
+        """The destination, or what exists above it."""
+        place = self.request.to.absolute()
+        while not place.exists():
+            place = place.parent
+        return place
 
     def _check_destination(self) -> None:
         to = self.request.to
@@ -192,6 +196,9 @@ class Fetch:
                 raise DestinationError(
                     f"{to} is a symbolic link that leads nowhere", hint="remove it or restore its target"
                 )
+            above = self._nearest_folder()
+            if not above.is_dir():
+                raise DestinationError(f"{to}: {above} is not a folder", hint="give another path")
             return
         if not to.is_dir():
             raise DestinationError(

@@ -86,7 +86,8 @@ def test_a_subset_says_so_everywhere(hub: Hub, poolmgr: RunPoolmgr, tmp_path: Pa
     fill(hub)
     (tmp_path / "mine.txt").write_text("task_1\n\ntask_2\n")
     done = poolmgr("fetch", "original", "--tasks", "mine.txt", "-p", ADDRESS, "--to", "sifs", env=hub.env())
-    assert "2 of 5 tasks" in done.stdout
+    assert "original: 2 of 5 tasks on" in done.stdout
+    assert "proven: 2 of 5 tasks have their image" in done.stdout
     assert "2 of 5" in poolmgr("status", "-p", "sifs").stdout
     whole = poolmgr("audit", "original", "-p", "sifs")
     assert whole.returncode == 3

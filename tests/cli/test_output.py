@@ -66,6 +66,13 @@ def test_text() -> None:
     )
 
 
+def test_the_only_case_is_not_said_twice() -> None:
+    s = sink()
+    s.out.error(MissError("index: task 't' is bad", details=["task 't' is bad"]))
+    s.out.error(MissError("one of many tasks", details=["s", "t"]))
+    assert s.beside == "error[miss]: index: task 't' is bad\nerror[miss]: one of many tasks\n  s\n  t\n"
+
+
 def test_quiet_prints_ids_only_and_still_warns() -> None:
     s = sink(quiet=True)
     say_everything(s.out)
