@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import sys
+import textwrap
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -76,6 +78,13 @@ class Output:
             for i, line in enumerate(lines):
                 styled = self.styled(line, "dim") if header and i == 0 else line
                 self._write(self._stdout, " " * indent + styled)
+
+    def folded(self, text: str, indent: int = 0) -> list[str]:
+        """Unstyled ``text`` in lines that begin at column ``indent``; one in a pipe, which has no width."""
+        if not _is_terminal(self._stdout):
+            return [text]
+        width = max(20, shutil.get_terminal_size().columns - indent)
+        return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [text]
 
     def styled(self, text: str, style: str) -> str:
         """``text`` in a style of ``STYLES`` where stdout is a terminal that takes it."""

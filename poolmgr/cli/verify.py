@@ -34,6 +34,8 @@ STYLES = {
     Verdict.UNSUPPORTED: "yellow",
 }
 MAX_LIST = 64 << 20
+WIDTH = 11
+"""Columns of the longest verdict."""
 
 
 @click.command("verify")
@@ -182,7 +184,6 @@ def _show(out: Output, result: Result) -> None:
     out.row("image", **row)
     if not result.verdict.passes:
         out.only_quiet(result.path)
-    verdict = out.styled(f"{result.verdict.value:<11}", STYLES[result.verdict])
     done = ", ".join(n for n, v in result.checks.items() if n in ("hash", "inspect", "run") and v.passes)
     levels = [n for n in LEVELS if n in result.checks]
     deepest = levels[-1] if levels else "nothing"
@@ -190,8 +191,14 @@ def _show(out: Output, result: Result) -> None:
     said = [f"{f.code}: {f}" for f in sorted(result.findings, key=_gravity)]
     said += [f"{name} {value}" for name, value in result.identities.items()]
     said += [f"{name} not checked: {why}" for name, why in result.reasons.items()]
+    lines = [f" {text.name(result.path)}  [{what}]", *(text.name(s) for s in said)]
+    if said and len(out.folded(both := "  ".join(lines[:2]), WIDTH)) == 1:
+        lines[:2] = [both]  # one line an image, for grep and for wide terminals
+    verdict = out.styled(f"{result.verdict.value:<{WIDTH}}", STYLES[result.verdict])
     out.line(
-        f"{verdict} {text.name(result.path)}  [{what}]" + "".join(f"\n{'':11} {text.name(s)}" for s in said)
+        verdict
+        + "".join(lines[:1])
+        + "".join(f"\n{'':{WIDTH}} {part}" for line in lines[1:] for part in out.folded(line, WIDTH + 1))
     )
 
 

@@ -174,7 +174,7 @@ class Verifier:
         for name in self._apptainer_names():
             if self._apptainer is None:
                 said = Said(Verdict.UNCHECKED, "neither apptainer nor singularity is installed")
-            elif result.checks.get(Level.MOUNT.value, Verdict.BAD) is Verdict.BAD:
+            elif _damaged(result):
                 said = Said(Verdict.UNCHECKED, "not asked: the image does not pass mount")
             elif foreign is not None:
                 said = Said(Verdict.UNCHECKED, "not asked: the image is for another architecture")
@@ -196,7 +196,7 @@ class Verifier:
             partition = partition_sha256(source, read_container(source))
             if partition is not None:
                 found["partition_sha256"] = partition
-            if result.checks.get(Level.MOUNT.value, Verdict.BAD) is not Verdict.BAD:
+            if not _damaged(result):
                 found["tree_sha256"] = tree_sha256(open_image(source), threads=threads)
         except CredentialsError:
             raise
@@ -265,6 +265,11 @@ class Verifier:
                 except PoolError as e:
                     self._not_kept(folder, e.message)
         self._writers.clear()
+
+
+def _damaged(result: Result) -> bool:
+    """Whether the image is not fit to be mounted, whatever a deeper level says."""
+    return any(result.checks.get(name) is Verdict.BAD for name in ("listed", "header", "mount"))
 
 
 def _size(target: Target) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 from poolmgr.model.finding import Finding, Level, Severity, Verdict
 from poolmgr.sif.data import Digest, Filesystem, processors, read_through
@@ -124,8 +125,9 @@ def check(
     if ahead and level is not Level.LISTED:
         container = read_container(source)
         ahead = _header(run, source, container, arch, allow_legacy)
-        if ahead and level.includes(Level.MOUNT):
-            mounted = _mount(run, source, container)
+        squashed = _filesystems(source, container)
+        if ahead and squashed and level.includes(Level.MOUNT):
+            mounted = _mount(run, source, container, squashed)
             if mounted is not None and level.includes(Level.TABLES):
                 filesystems = _tables(run, mounted, threads)
     through = level is Level.DATA and run.checks.get(Level.TABLES.value) in (
@@ -137,30 +139,23 @@ def check(
     return run.report(container.arch)
 
 
-def check_file(
-    path: Path,
-    level: Level,
-    *,
-    arch: str | None = None,
-    allow_legacy: bool = False,
-    sha256: str | None = None,
-    hashing: bool = False,
-    threads: int | None = None,
-) -> Report:
+class How(TypedDict, total=False):
+    """The options of ``check``, which says what they mean."""
+
+    arch: str | None
+    allow_legacy: bool
+    sha256: str | None
+    hashing: bool
+    threads: int | None
+
+
+def check_file(path: Path, level: Level, **how: Unpack[How]) -> Report:
     """``check`` of the file at ``path``; a path that leads to no readable file is a finding too."""
     wrong = sniff_path(path)
     if wrong is None:
         try:
             with FileSource(path) as source:
-                return check(
-                    source,
-                    level,
-                    arch=arch,
-                    allow_legacy=allow_legacy,
-                    sha256=sha256,
-                    hashing=hashing,
-                    threads=threads,
-                )
+                return check(source, level, **how)
         except PermissionError as e:
             wrong = finding("unreadable", str(e.strerror))
         except OSError as e:
@@ -186,9 +181,8 @@ def _header(run: _Run, source: Source, container: Container, arch: str | None, a
         if wrong is not None:
             run.findings.append(wrong)
         if container.primary is None and is_oci(container.objects):
-            run.findings.append(
-                finding("oci-sif", "an OCI-SIF (SingularityCE 4), which Apptainer cannot run")
-            )
+            said = finding("oci-sif", "an OCI-SIF (SingularityCE 4), which Apptainer cannot run")
+            run.findings.insert(0, said)
             run.unsupported = True
         if not any(f.severity is Severity.ERROR for f in container.findings):
             for part in container.partitions:
@@ -225,7 +219,9 @@ def _other_filesystem(run: _Run, source: Source, part: Descriptor) -> None:
         )
         run.unsupported = True
     elif part.fstype in (ARCHIVE, RAW):
-        run.unchecked.append(f"{where}: {FS_NAMES[part.fstype]} data is not looked into")
+        what = f"{FS_NAMES[part.fstype]} data is not looked into"
+        run.unchecked.append(f"{where}: {what}")
+        run.findings.append(finding("not-checked", what, where))
 
 
 def _filesystems(source: Source, container: Container) -> list[tuple[str, int, int]]:
@@ -240,11 +236,13 @@ def _filesystems(source: Source, container: Container) -> list[tuple[str, int, i
     ]
 
 
-def _mount(run: _Run, source: Source, container: Container) -> list[tuple[str, Squashfs]] | None:
+def _mount(
+    run: _Run, source: Source, container: Container, squashed: Sequence[tuple[str, int, int]]
+) -> list[tuple[str, Squashfs]] | None:
     """(where, filesystem), to be looked at more deeply; None when one of them did not pass."""
     passed = []
     blocked = False
-    for where, offset, size in _filesystems(source, container):
+    for where, offset, size in squashed:
         result = mount(source, offset, size, container.head)
         run.findings.extend(Finding(f.code, f.message, f.severity, where) for f in result.findings)
         if result.unchecked:

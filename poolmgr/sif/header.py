@@ -213,7 +213,7 @@ def _read_header(head: bytes, size: int, found: list[Finding]) -> Header | None:
     elif header.end > size:
         found.append(finding("sif-truncated", f"the file has {size} bytes, its header promises {header.end}"))
     elif header.end < size:
-        found.append(finding("sif-trailing", f"{size - header.end} bytes follow the end of the data section"))
+        found.append(finding("sif-trailing", f"bytes after the end of the data section: {size - header.end}"))
     need = total * DESCRIPTOR.size
     if at < HEADER.size or length < need or at + length > size:
         if at < HEADER.size or length < need or not any(f.code == "sif-truncated" for f in found):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from poolmgr.sif.header import HEADER, MAGIC, finding
 OLD_LAUNCH = 31
 """Bytes of the line ``#!/usr/bin/env run-singularity`` before the filesystem in Singularity 2 images."""
 _EXT_MAGIC = 1080
+_TAG = re.compile(rb"<[^<>]*>?")
 _SHIFT = 2048
 """Apptainer looks for the magic this far."""
 
@@ -50,10 +52,10 @@ def sniff(head: bytes, size: int) -> Finding:
     if b"annex/objects/" in text and size < 32768:
         return finding("annex-pointer", "a git-annex pointer, not the image itself")
     if low.startswith((b"<!doctype html", b"<html")) or (low.startswith(b"<") and b"<html" in low):
-        return finding("html-page", f"an HTML page{_quote(text)}")
+        return finding("html-page", f"an HTML page{_quote(_words(text))}")
     readable = not any(b < 9 or b == 127 for b in text[:64])
     if text.startswith(b"<") and readable:
-        return finding("xml-body", f"an XML document, such as a storage error{_quote(text)}")
+        return finding("xml-body", f"an XML document, such as a storage error{_quote(_words(text))}")
     if text[:1] in (b"{", b"[") and readable:
         return finding("json-body", f"a JSON document, such as an API error{_quote(text)}")
     if head[:2] == b"\x1f\x8b":
@@ -105,6 +107,11 @@ def _pointed(head: bytes) -> str:
         if line.startswith(b"size ") and line[5:].isdigit() and len(line) < 30:
             return f" to a file of {int(line[5:])} bytes"
     return ""
+
+
+def _words(text: bytes) -> bytes:
+    """What a page says, without its tags; all of it where it says nothing."""
+    return _TAG.sub(b" ", text).strip() or text
 
 
 def _quote(text: bytes) -> str:

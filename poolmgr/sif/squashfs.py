@@ -273,7 +273,12 @@ def _index(
             "sq-index",
             f"the {name} index at {at} has {8 * count} bytes, and the next table is at {following}",
         )
-    pointers = struct.unpack(f"<{count}q", fs.read(at, 8 * count))
+    raw = fs.read(at, 8 * count)
+    if not any(raw):
+        raise DamageError(
+            "sq-index", f"the {name} index at {at} is all zeros: this part of the file was never written"
+        )
+    pointers = struct.unpack(f"<{count}q", raw)
     limit = at if table is None else table
     last = pointers[0] - 1
     for place, pointer in enumerate((*pointers, limit)):

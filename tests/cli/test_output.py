@@ -256,3 +256,12 @@ def test_only_the_sink_prints() -> None:
         source = file.read_text()
         for word in ("print(", "click.echo", "sys.stdout.write", "sys.stderr.write", "click.secho"):
             assert f" {word}" not in source, f"{file} prints by itself: {word}"
+
+
+def test_a_text_is_folded_to_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    terminal = Output(stdout=Terminal(), stderr=Terminal())
+    assert terminal.folded("one line of twenty.") == ["one line of twenty."]
+    assert terminal.folded("more than one line of twenty") == ["more than one line", "of twenty"]
+    assert terminal.folded("/a/path/longer/than/the/line") == ["/a/path/longer/than/the/line"]
+    assert Output(stdout=io.StringIO(), stderr=io.StringIO()).folded("x " * 99) == ["x " * 99]

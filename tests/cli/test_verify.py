@@ -69,6 +69,8 @@ def test_every_kind_of_broken_file_gets_a_line_that_says_what_it_is(poolmgr: Run
     assert f"the file has {half} bytes, its header promises" in done.stdout
     assert "an HTML page" in done.stdout
     assert "4 images: 2 ok, 2 bad" in done.stdout
+    bad = [line for line in done.stdout.splitlines() if line.startswith("bad")]
+    assert [line.split("]  ")[1].split(":")[0] for line in bad] == ["sif-truncated", "html-page"]
 
 
 def test_json_and_quiet(poolmgr: Run, pool: Path) -> None:

@@ -119,6 +119,40 @@ def test_legacy_squashfs_is_unsupported_unless_allowed(gzip_sif: Path) -> None:
         assert (cut.verdict, codes(cut)) == (Verdict.BAD, {code, "sq-truncated"})
 
 
+@pytest.mark.parametrize(("fstype", "magic"), [(2, (1080, b"\x53\xef")), (5, (0, b"LUKS\xba\xbe"))])
+def test_no_level_is_claimed_of_what_cannot_be_looked_into(
+    gzip_sif: Path, fstype: int, magic: tuple[int, bytes]
+) -> None:
+    """ext3 and encrypted partitions: no squashfs was mounted, so mount, tables and data say nothing."""
+    data = bytearray(gzip_sif.read_bytes())
+    primary = read_container(BytesSource(bytes(data))).primary
+    assert primary is not None
+    struct.pack_into("<i", data, 4096 + (primary.id - 1) * DESCRIPTOR.size + 201, fstype)
+    at = primary.offset + magic[0]
+    data[at : at + len(magic[1])] = magic[1]
+    report = look(bytes(data), Level.DATA)
+    assert report.checks == {"listed": Verdict.OK, "header": Verdict.UNSUPPORTED}
+    assert (report.verdict, report.level) == (Verdict.UNSUPPORTED, Level.LISTED)
+
+
+def test_a_raw_partition_is_said_to_be_unread(gzip_sif: Path, tmp_path: Path) -> None:
+    images.need("apptainer")
+    image, extra = tmp_path / "x.sif", tmp_path / "raw"
+    image.write_bytes(gzip_sif.read_bytes())
+    extra.write_bytes(b"raw" * 100)
+    raw = ["--datatype", "4", "--parttype", "3", "--partfs", "4", "--partarch", "2", "--groupid", "1"]
+    images.run("apptainer", "sif", "add", *raw, image, extra)
+    report = check_file(image, Level.DATA)
+    [said] = report.findings
+    assert (report.verdict, said.code, said.where) == (Verdict.OK, "not-checked", "partition 2")
+
+
+def test_a_tail_that_was_never_written_is_named(gzip_sif: Path) -> None:
+    data = gzip_sif.read_bytes()
+    report = look(data[: len(data) // 2] + bytes(len(data) - len(data) // 2))
+    assert "never written" in report.findings[0].message
+
+
 def test_paths_that_lead_to_no_file(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "sandbox/.singularity.d").mkdir(parents=True)
