@@ -238,7 +238,7 @@ class Push:
             try:
                 return self._write(writer, plan, sent, turn)
             except PoolChangedError as e:
-                if turn == ROUNDS:
+                if turn == ROUNDS or not writer.merges:
                     raise
                 self.progress.note(f"{e.message}; planning again on top of it")
             self.view = writer.fresh()

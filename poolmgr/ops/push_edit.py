@@ -93,7 +93,7 @@ class Edit:
                     commit = self.writer.seal(documents, pool.documents, needs, message)
                 return Edited(tuple(changes), commit, tuple(documents), self.writer.finish())
             except PoolChangedError as e:
-                if turn == ROUNDS:
+                if turn == ROUNDS or not self.writer.merges:
                     raise
                 self.progress.note(f"{e.message}; looking again")
             self.view = self.writer.fresh()

@@ -43,6 +43,8 @@ RESERVE = 64 << 20
 class FolderWriter:
     """``push_write.Writer`` for a folder."""
 
+    merges = True
+
     def __init__(self, view: PoolView, jobs: int, progress: Progress) -> None:
         assert view.root is not None
         self._view = view

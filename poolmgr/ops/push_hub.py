@@ -28,6 +28,8 @@ LOOKS = 6
 class HubWriter:
     """``push_write.Writer`` for a repository on the Hub."""
 
+    merges = True
+
     def __init__(
         self, view: PoolView, store: HubStore, jobs: int, progress: Progress, *, pull_request: bool = False
     ) -> None:

@@ -7,8 +7,8 @@ import os
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from poolmgr.errors import FileMissingError
-from poolmgr.model.blob import Blob
+from poolmgr.errors import FileMissingError, PoolNotFoundError
+from poolmgr.model.blob import Blob, Listing
 from poolmgr.model.index import MAX_INDEX_BYTES, Index
 from poolmgr.ops.blob_hashes import trees_of
 from poolmgr.ops.progress import Progress
@@ -18,6 +18,7 @@ from poolmgr.plan.placement import entries
 from poolmgr.plan.push import Held
 from poolmgr.store.base import Store
 from poolmgr.store.blobs_table import MAX_TABLE_BYTES, TABLE_NAME, read_blobs_table
+from poolmgr.store.remote import RemoteStore
 
 MAX_CARD_BYTES = 8 << 20
 
@@ -46,7 +47,7 @@ def read_pool(view: PoolView, sizes: Collection[int], progress: Progress) -> Poo
     }
     data = documents[index_name]
     variants = Index.parse(data, f"{view.address}/{index_name}").variants if data is not None else {}
-    listing = view.listing
+    listing = _listing(view, progress)
     rows = read_blobs_table(view.store) if documents[TABLE_NAME] is not None else {}
     blobs = {}
     trees = trees_of(view) if rows else {}
@@ -64,6 +65,17 @@ def read_pool(view: PoolView, sizes: Collection[int], progress: Progress) -> Poo
         blobs[path] = replace(blob, sha256=known)
     held = Held(variants, blobs, {p: t for p, t in trees.items() if p in blobs}, dict(entries(listing)))
     return Pool(held, listing.commit, documents)
+
+
+def _listing(view: PoolView, progress: Progress) -> Listing:
+    """What the pool holds; nothing at an fsspec URL is an empty pool: no empty folder can be made there."""
+    try:
+        return view.listing
+    except PoolNotFoundError:
+        if not isinstance(view.store, RemoteStore):
+            raise
+        progress.note(f"{view.address}: there is nothing yet; a new pool begins here")
+        return Listing(view.address, None, {})
 
 
 def _read(store: Store, name: str, limit: int) -> bytes | None:

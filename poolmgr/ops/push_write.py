@@ -29,6 +29,9 @@ class Writer(Protocol):
     Whoever is told so plans again on ``fresh`` and goes on; nothing that is there is sent twice.
     """
 
+    merges: bool
+    """Whether it can go on after ``PoolChangedError``; else another writer is not provided for."""
+
     def ready(self) -> None:
         """Refuses, before any byte is sent, where this user may not write."""
         ...
@@ -89,4 +92,10 @@ def writer_of(view: PoolView, jobs: int, progress: Progress, *, pull_request: bo
         from poolmgr.ops.push_hub import HubWriter
 
         return HubWriter(view, view.store, jobs, progress, pull_request=pull_request)
-    raise RemoteRefusedError(f"{view.address}: push cannot write to this kind of pool yet")
+    from poolmgr.store.remote import RemoteStore
+
+    if isinstance(view.store, RemoteStore):
+        from poolmgr.ops.push_remote import RemoteWriter
+
+        return RemoteWriter(view, view.store, jobs, progress)
+    raise RemoteRefusedError(f"{view.address}: push cannot write to this kind of pool")
