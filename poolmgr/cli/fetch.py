@@ -121,6 +121,8 @@ def fetch(
     if dry_run:
         for item in plan.items:
             out.row("image", **_item_row(item), action=item.state.value)
+            if item.state not in (State.LACKING, State.QUARANTINED):
+                out.only_quiet(item.blob.path)
         out.row("summary", **_plan_row(run, plan), dry_run=True)
         try:
             run.check(plan)

@@ -74,7 +74,8 @@ class Output:
     ) -> None:  # fmt: skip
         """Aligned columns of the text form; nothing at all for no rows."""
         if self.is_text and rows:
-            lines = words.table(rows, header, right=right)
+            fit = shutil.get_terminal_size().columns - indent if _is_terminal(self._stdout) else None
+            lines = words.table(rows, header, right=right, fit=fit)
             for i, line in enumerate(lines):
                 styled = self.styled(line, "dim") if header and i == 0 else line
                 self._write(self._stdout, " " * indent + styled)

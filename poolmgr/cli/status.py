@@ -53,9 +53,9 @@ def _text(out: Output, view: PoolView, summary: PoolSummary) -> None:
     commit = f" at commit {view.store.commit[:12]}" if view.store.commit else ""
     out.line(f"{text.name(view.address)}{commit}")
     kind = "mirror" if view.is_mirror else "pool"
+    out.line(f"  {kind} of {text.counted(summary.blobs, 'blob')}, {text.size(summary.size)}")
     out.line(
-        f"  {kind} of {text.counted(summary.blobs, 'blob')}, {text.size(summary.size)}; "
-        f"{text.counted(len(summary.variants), 'variant')} with {text.counted(summary.assignments, 'task')}"
+        f"  {text.counted(len(summary.variants), 'variant')} with {text.counted(summary.assignments, 'task')}"
         f" on {summary.named:,} of them"
         + (f", {summary.shared:,} shared between variants" if len(summary.variants) > 1 else "")
     )
@@ -67,7 +67,7 @@ def _text(out: Output, view: PoolView, summary: PoolSummary) -> None:
         for v in summary.variants
     ]  # fmt: skip
     if not view.is_mirror:
-        header.append("fetching it alone saves")
+        header.append("alone saves")
         for row, variant in zip(rows, summary.variants, strict=True):
             saved = summary.saved_by(variant)
             row.append(f"{text.size(saved)} ({saved / summary.size:.0%})" if summary.size else "-")

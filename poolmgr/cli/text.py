@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import textwrap
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 
@@ -118,17 +119,36 @@ def _written(char: str) -> str:
 
 
 def table(
-    rows: Sequence[Sequence[str]], header: Sequence[str] = (), *, right: Iterable[int] = ()
+    rows: Sequence[Sequence[str]],
+    header: Sequence[str] = (),
+    *,
+    right: Iterable[int] = (),
+    fit: int | None = None,
 ) -> list[str]:
-    """Aligned lines, columns two spaces apart; the columns numbered in ``right`` flush right."""
+    """Aligned lines, columns two spaces apart; the columns numbered in ``right`` flush right.
+
+    Where ``fit`` columns of a terminal are too few, the words of the last column go on below it.
+    """
     flush = frozenset(right)
     cells = [[name(cell) for cell in row] for row in ([header] if header else []) + list(rows)]
     widths = [max(map(width, column)) for column in zip(*cells, strict=True)]
+    last = len(widths) - 1
+    before = sum(widths[:-1]) + 2 * last
+    room = max(20, fit - before) if fit is not None and last not in flush else widths[-1]
     lines = []
     for row in cells:
         padded = []
-        for i, (cell, wanted) in enumerate(zip(row, widths, strict=True)):
+        for i, (cell, wanted) in enumerate(zip(row[:-1], widths, strict=False)):
             space = " " * (wanted - width(cell))
             padded.append(space + cell if i in flush else cell + space)
+        first, *more = _wrapped(row[-1], room)
+        padded.append(" " * (widths[-1] - width(first)) + first if last in flush else first)
         lines.append("  ".join(padded).rstrip())
+        lines += [" " * before + line for line in more]
     return lines
+
+
+def _wrapped(cell: str, room: int) -> list[str]:
+    if width(cell) <= room or _MARK.search(cell):
+        return [cell]
+    return textwrap.wrap(cell, room, break_long_words=False, break_on_hyphens=False) or [""]

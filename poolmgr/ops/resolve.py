@@ -166,7 +166,13 @@ def _through_link(root: Path, file: Path, where: str) -> os.stat_result:
             f"{where} is a symbolic link that leaves the pool",
             hint="put the file itself into the pool: a bind mount does not show a link's target",
         )
-    return real.stat()
+    try:
+        return real.stat()
+    except FileNotFoundError:
+        raise MissError(
+            f"{where} is a symbolic link that leads nowhere",
+            hint="restore its target, or fetch the blob again",
+        ) from None
 
 
 def _refused(finding: Finding, where: str) -> PoolError:

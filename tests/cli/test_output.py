@@ -123,6 +123,17 @@ def test_columns_line_up_under_colour_and_wide_characters() -> None:
     assert plain == ["ok       x", "partial  y", "日本     z"]
 
 
+def test_a_table_fits_the_terminal_by_its_last_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    row = ["name", "words that do not fit beside"]
+    s = sink(Terminal)
+    s.out.table([row])
+    assert s.said.splitlines() == ["name  words that do not fit", "      beside"]
+    s = sink(io.StringIO)
+    s.out.table([row])
+    assert s.said.splitlines() == ["  ".join(row)]
+
+
 HOSTILE = "a\x1b[31mb\nerror: forged\x07\u202e\x9b2J"
 
 

@@ -15,8 +15,9 @@ def test_a_folder(pool: DemoPool, poolmgr: RunPoolmgr) -> None:
     lines = done.stdout.splitlines()
     assert lines[0] == str(pool.folder)
     assert lines[1].startswith(f"  pool of {sum(pool.files.values())} blobs, ")
-    assert "3 variants with 42 tasks on" in lines[1]
-    assert "fetching it alone saves" in done.stdout
+    assert "3 variants with 42 tasks on" in lines[2]
+    assert max(map(len, lines[1:])) <= 80
+    assert "alone saves" in done.stdout
     for variant in pool.tasks:
         assert variant in done.stdout
     for directory in pool.files:

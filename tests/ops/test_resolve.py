@@ -124,6 +124,10 @@ def test_links_are_followed_inside_the_pool_only(plain: Path, tmp_path: Path) ->
     assert pool.resolve(task="task_0", variant="original") == str(plain / PATHS[0])
     with pytest.raises(MissError, match="leaves the pool"):
         pool.resolve(task="task_1", variant="original")
+    (plain / PATHS[2]).unlink()
+    (plain / PATHS[2]).symlink_to("nowhere.sif")
+    with pytest.raises(MissError, match="leads nowhere"):
+        pool.resolve(task="task_2", variant="original")
 
 
 def test_a_path_is_passed_through_only_if_an_image_is_there(plain: Path, tmp_path: Path) -> None:
