@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import textwrap
 from typing import Any
 
 import click
@@ -12,10 +14,14 @@ from poolmgr.cli.output import Output
 from poolmgr.errors import Exit
 from poolmgr.harbor.archive import Limits
 from poolmgr.ops.explain import explain_datasets
-from poolmgr.plan.drivers import Driver, Explanation, Kind
+from poolmgr.plan.drivers import Driver, Explanation
 from poolmgr.plan.environments import DEFAULT_LIMIT
+from poolmgr.plan.wording import Kind
 
 FEW = 12
+MAX_WIDTH = 100
+COLUMN = 19
+"""Where the text begins, right of the two numbers."""
 
 
 @click.command("explain")
@@ -61,22 +67,35 @@ def _drivers(out: Output, e: Explanation, everything: bool) -> None:
     if not e.drivers:
         return
     out.line()
-    out.line(
-        "what differs (values: how many there are; left: environments if this alone were the same in all)"
-    )
+    out.line("what differs; left: environments if this alone were the same in all")
+    out.line()
+    out.line(out.styled(f"{'values':>8}{'left':>9}", "dim"))
     shown = e.drivers if everything else e.drivers[:FEW]
     for d in shown:
-        kind = out.styled(d.kind, "dim")
-        out.line(f"  {d.values:>7,} values  {d.remaining:>7,} left  {kind}  {text.name(d.name)}")
+        _wrap(out, f"{d.values:>8,}{d.remaining:>9,}  {d.kind}: {text.name(d.name)}", COLUMN + 2)
         if len(d.tokens) > 1:
             for token in d.tokens:
-                out.line(f"  {token.values:>7,}         {token.remaining:>7,}         <{token.what}> alone")
-        examples = "; ".join(f"{text.name(value)} ({n:,})" for value, n in d.examples)
+                out.line(f"{token.values:>8,}{token.remaining:>9,}    <{token.what}> alone")
         if d.kind not in (Kind.COPIED, Kind.UNREAD, Kind.FILE, Kind.NOISE):
-            out.line(out.styled(f"      such as {examples}", "dim"))
-        out.line(out.styled(f"      remedy: {d.remedy}", "dim"))
+            _wrap(out, " " * COLUMN + f"such as {_examples(d)}", COLUMN + 8, "dim")
+        _wrap(out, " " * COLUMN + f"remedy: {d.remedy}", COLUMN + 8, "dim")
     if len(shown) < len(e.drivers):
-        out.line(f"  and {len(e.drivers) - len(shown):,} more (--list)")
+        out.line(f"and {len(e.drivers) - len(shown):,} more (--list)")
+
+
+def _examples(d: Driver) -> str:
+    """The commonest values, and how many have each; one stands for all where all are different."""
+    found = d.examples[:1] if d.examples[0][1] == 1 else d.examples
+    return "; ".join(text.name(value) + (f" ({n:,})" if n > 1 else "") for value, n in found)
+
+
+def _wrap(out: Output, line: str, indent: int, style: str = "") -> None:
+    """``line`` over as many lines as it takes, the later ones indented."""
+    width = max(60, min(MAX_WIDTH, shutil.get_terminal_size((MAX_WIDTH, 24)).columns))
+    for part in textwrap.wrap(
+        line, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+    ):
+        out.line(out.styled(part, style) if style else part)
 
 
 def _steps(out: Output, e: Explanation) -> None:
@@ -88,11 +107,10 @@ def _steps(out: Output, e: Explanation) -> None:
     for step in e.steps:
         names = " + ".join(text.name(name) for name in step.drivers[:3])
         more = f" + {len(step.drivers) - 3} more" if len(step.drivers) > 3 else ""
-        out.line(
-            f"  {before:,} → {out.styled(f'{step.remaining:,}', 'bold')}: {names}{more} "
-            f"({text.counted(step.values, 'value')})"
-        )
-        out.line(out.styled("      " + "; or ".join(step.remedies), "dim"))
+        line = f"  {before:,} → {step.remaining:,}: {names}{more} ({text.counted(step.values, 'value')})"
+        _wrap(out, line, 6)
+        for remedy in step.remedies:
+            _wrap(out, f"      remedy: {remedy}", 14, "dim")
         before = step.remaining
         if before <= DEFAULT_LIMIT:
             break
@@ -102,16 +120,20 @@ def _floor(out: Output, e: Explanation) -> None:
     if e.environments == 1:
         return
     out.line()
+    if not e.steps:
+        out.line("nothing brings the number down")
     if e.unread < e.environments:
         out.line(
             f"{e.environments - e.unread:,} of them exist only for what no build reads: "
             f"{e.unread:,} are left without it"
         )
     if e.bases > 1:
-        out.line(
+        _wrap(
+            out,
             f"cannot be merged: {text.counted(e.bases, 'distinct base image')} for "
             f"{text.counted(e.tasks, 'task')}, so at least {e.bases:,} environments are left "
-            "unless tasks are put on another base"
+            "unless tasks are put on another base",
+            2,
         )
     else:
         out.line("all environments have one base image: nothing in it keeps them apart")

@@ -8,39 +8,17 @@ counts are exact: the changed environments are hashed again, driver by driver; n
 from __future__ import annotations
 
 import hashlib
-import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from poolmgr.model.dockerfile import Dockerfile, Instruction
-from poolmgr.plan import layout
-from poolmgr.plan.align import Place, align, coarse, tokens
+from poolmgr.plan import layout, wording
+from poolmgr.plan.align import Place, align, coarse
+from poolmgr.plan.wording import Kind, Remedy
 
 MAX_STEPS = 20
 EXAMPLES = 3
-
-
-class Kind(StrEnum):
-    NOISE = "noise"
-    """Bytes of the Dockerfile that no build reads."""
-    UNREAD = "unread file"
-    """Hashed by Harbor, copied by no instruction."""
-    BASE = "base image"
-    INSTRUCTION = "instruction"
-    COPIED = "copied file"
-    FILE = "file"
-    """Of an environment without a Dockerfile that could be parsed."""
-    IMAGE = "docker_image"
-
-
-class Remedy(StrEnum):
-    DROP = "drop it: no build reads it"
-    RUN_TIME = "move it to run time: into the instruction, the solution and the test script"
-    UNION = "union it: install what all of them need in one environment"
-    DEDICATED = "bake a dedicated base for each value, if there are few"
-    NONE = "none: these are different base images"
 
 
 @dataclass(frozen=True)
@@ -173,10 +151,10 @@ class _Table:
         first: dict[int, int] = {}
         return tuple(first.setdefault(cell, n) for n, cell in enumerate(self._cells[d]))
 
-    def without_part(self, d: int, part: str) -> int:
-        """How many stay distinct when one part of driver ``d`` is the same in all."""
+    def without_parts(self, d: int, parts: frozenset[str]) -> int:
+        """How many stay distinct when ``parts`` of driver ``d`` are the same in all."""
         rows = self.less([d])
-        kept = [tuple(item for item in value if item[0] != part) for value in self.values[d]]
+        kept = [tuple(item for item in value if item[0] not in parts) for value in self.values[d]]
         cells = {value: _number(d, value) for value in set(kept)}
         return len({row + cells[value] for row, value in zip(rows, kept, strict=True)})
 
@@ -250,7 +228,7 @@ def _add_files(environments: Sequence[Facts], taken: list[Parts]) -> None:
                 parts[kind, path]["content"] = digest
             else:
                 folder = path.rpartition("/")[0]
-                parts[kind, f"{folder}/*" if folder else "*"][path] = digest
+                parts[kind, f"{folder}/* (in some)" if folder else "* (in some)"][path] = digest
 
 
 def _counts(e: Facts, path: str) -> bool:
@@ -280,115 +258,44 @@ def _tell_apart(environments: Sequence[Facts], taken: list[Parts]) -> None:
 def _driver(table: _Table, key: Key, name: str, instruction: Instruction | None) -> Driver:
     d = table.keys.index(key)
     column = table.values[d]
-    parts = sorted({part for value in column for part, _ in value}, key=_in_order)
+    parts = sorted({part for value in column for part, _ in value}, key=wording.in_order)
     varying: dict[str, list[str]] = {}
     for part in parts:
         texts = [dict(value).get(part, "") for value in column]
         if len(set(texts)) > 1:
             varying[part] = texts
-    what = {part: _class(part, set(texts)) for part, texts in varying.items()}
+    what = {part: wording.token_class(part, set(texts)) for part, texts in varying.items()}
+    if instruction is not None and wording.installs(instruction.text):
+        what = {part: wording.package_class(word) for part, word in what.items()}
     if instruction is not None and key[1].endswith(" "):
-        name = _template(instruction, what)
-    found = Counter(_shown(value, varying) for value in column).most_common(EXAMPLES)
-    several = len(varying) > 1
+        name = wording.template(instruction, what)
+    found = Counter(wording.shown(value, varying) for value in column).most_common(EXAMPLES)
     return Driver(
         kind=key[0],
         name=name,
         values=len(set(column)),
         remaining=table.without([d]),
-        remedy=_remedy(key[0], name, set(what.values())),
+        remedy=wording.remedy(key[0], name, what, varying, len(set(column))),
         examples=tuple(found),
-        tokens=tuple(
-            Token(what[part], len(set(texts)), table.without_part(d, part) if several else table.without([d]))
-            for part, texts in varying.items()
-            if instruction is not None
-        ),
+        tokens=_tokens(table, d, what, varying) if instruction is not None else (),
     )
 
 
-def _in_order(part: str) -> list[tuple[int, str]]:
-    """Sorts ``9`` before ``10``, so that tokens stand as in their instruction."""
-    return [(int(digits or 0), letters) for digits, letters in re.findall(r"(\d*)(\D*)", part)]
-
-
-def _shown(value: tuple[tuple[str, str], ...], varying: Mapping[str, object]) -> str:
-    known = dict(value)
-    texts = [known[part] for part in varying if known.get(part)]
-    return " … ".join(t if len(t) <= 60 else t[:57] + "…" for t in texts[:4]) or "(not there)"
-
-
-def _template(instruction: Instruction, what: Mapping[str, str]) -> str:
-    """The instruction with its varying tokens as ``<commit>``, ``<URL>`` …"""
-    words: list[str] = []
-    glue = "" if instruction.command not in ("ENV", "ARG", "LABEL", "COPY", "ADD") else " "
-    for part, text in tokens(instruction):
-        if part == "form":
-            continue
-        if part == "tag" and (text or part in what):
-            words.append(":")
-        if part == "digest" and (text or part in what):
-            words.append("@")
-        if part == "stage" and text:
-            words.append(" ")
-        if part.startswith("flag"):
-            text = f"{text} "
-        words.append(f"<{what[part]}>" if part in what else text)
-        words.append(glue)
-    body = "".join(words).strip()
-    text = f"{instruction.command} {body}"
-    return text if len(text) <= 160 else _cut(text)
-
-
-def _cut(text: str) -> str:
-    """A long instruction with its head and the neighbourhood of what varies."""
-    spots = [m.start() for m in re.finditer(r"<[A-Za-z]+>", text)] or [0]
-    pieces = [text[:50]]
-    end = 50
-    for at in spots[:6]:
-        start = max(end, at - 25)
-        stop = max(end, at + 15)
-        pieces.append(("…" if start > end else "") + text[start:stop])
-        end = max(end, stop)
-    return "".join(pieces) + ("…" if end < len(text) else "")
-
-
-_CLASSES: tuple[tuple[str, Callable[[str], object]], ...] = (
-    ("commit", re.compile(r"(?=.*\d)[0-9a-f]{7,64}\Z").match),
-    ("number", re.compile(r"\d+\Z").match),
-    ("URL", re.compile(r"[\"']?(https?|git|ssh)(://|\+|@)").match),
-    ("package", re.compile(r"[\"']?[A-Za-z0-9][\w.+\[\]-]*(==|~=|>=|<=|=|@)[\w.*+:~-]+[\"']?\Z").match),
-    ("version", re.compile(r"[\"']?v?\d+(\.[\w*+-]+)+[\"']?\Z").match),
-    ("path", re.compile(r"[\"']?[\w.@~-]*/[\w./@~-]*[\"']?\Z").match),
-)
-
-
-def _class(part: str, texts: set[str]) -> str:
-    """What kind of token stands at a place, judged by all its values."""
-    if part in ("repository", "tag", "digest", "stage"):
-        return part
-    if part.startswith(("flag", "heredoc")):
-        return part.rstrip("0123456789")
-    given = [t for t in texts if t]
-    for name, matches in _CLASSES:
-        if given and all(matches(t) for t in given):
-            return name
-    return "text"
-
-
-_INSTALLS = re.compile(
-    r"\b(apt-get|apt|apk|yum|dnf|pip3?|uv|conda|mamba|npm|yarn|pnpm|gem|cargo|go)\b.*\b(install|add|get)\b"
-)
-_FETCHES = re.compile(r"\b(git (clone|checkout|fetch|reset|pull)|curl|wget)\b")
-
-
-def _remedy(kind: Kind, name: str, classes: set[str]) -> Remedy:
-    if kind in (Kind.NOISE, Kind.UNREAD):
-        return Remedy.DROP
-    if kind in (Kind.BASE, Kind.IMAGE):
-        return Remedy.DEDICATED if classes <= {"tag", "stage"} and classes else Remedy.NONE
-    if kind is Kind.INSTRUCTION and _INSTALLS.search(name) and not _FETCHES.search(name):
-        return Remedy.UNION
-    return Remedy.RUN_TIME
+def _tokens(
+    table: _Table, d: int, what: Mapping[str, str], varying: Mapping[str, Sequence[str]]
+) -> tuple[Token, ...]:
+    """The tokens of driver ``d`` that differ, each counted alone; the packages of a list are one."""
+    together: dict[str, list[str]] = {}
+    for part, word in what.items():
+        together.setdefault(word if word == wording.PACKAGES else part, []).append(part)
+    return tuple(
+        Token(
+            what[parts[0]],
+            len(set(zip(*(varying[part] for part in parts), strict=True))),
+            table.without_parts(d, frozenset(parts)),
+        )
+        for parts in together.values()
+    )
 
 
 # --- the sequence that brings the count down ------------------------------------------------------
@@ -397,7 +304,11 @@ def _remedy(kind: Kind, name: str, classes: set[str]) -> Remedy:
 def _steps(
     table: _Table, drivers: Sequence[Driver], order: Sequence[int], harmless: Sequence[int]
 ) -> tuple[Step, ...]:
-    """Greedy: each step holds the driver, or the drivers that vary together, that leave the fewest."""
+    """Greedy: each step holds the driver, or the drivers that vary together, that leave the fewest.
+
+    What has no remedy is never held; steps at the end that bring nothing are left out.
+    """
+    order = [d for d in order if drivers[d].remedy is not Remedy.NONE]
     together: dict[tuple[int, ...], list[int]] = {}
     for d in order:
         together.setdefault(table.partition(d), []).append(d)
@@ -427,4 +338,6 @@ def _steps(
                 remedies=tuple(dict.fromkeys(drivers[d].remedy for d in best)),
             )
         )
+    while steps and steps[-1].remaining == (steps[-2].remaining if len(steps) > 1 else len(set(table.whole))):
+        steps.pop()
     return tuple(steps)

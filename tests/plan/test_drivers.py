@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from poolmgr.harbor import buildhash, dockerfile
+from poolmgr.harbor import buildhash, dockerfile, envhash
 from poolmgr.harbor.tree import Kind as Entry
-from poolmgr.plan.drivers import Explanation, Facts, Kind, Remedy, explain
+from poolmgr.plan.drivers import Explanation, Facts, explain
+from poolmgr.plan.wording import Kind, Remedy
 
 
 def facts(text: str, files: dict[str, str] | None = None) -> Facts:
@@ -141,4 +143,104 @@ def test_different_dockerfiles_are_never_taken_for_one(files: list[tuple[str, li
     if len(texts) > 1:
         assert e.drivers, "what differs is in some driver"
         assert all(1 <= d.remaining <= len(texts) for d in e.drivers)
-        assert e.steps[-1].remaining == 1, "holding everything constant leaves one"
+        fixed = [d for d in e.drivers if d.remedy is Remedy.NONE]
+        left = e.bases if fixed else 1
+        assert (e.steps[-1].remaining if e.steps else e.environments) == left, "all else held constant"
+
+
+def test_nothing_merges_500_tasks_on_500_base_images() -> None:
+    e = told(*[f"FROM swebench/repo_{n}:latest\nWORKDIR /testbed\n# {n % 7}\n" for n in range(500)])
+    assert (e.environments, e.bases, e.steps) == (500, 500, ())
+    assert {d.remedy for d in e.drivers if d.kind is Kind.BASE} == {Remedy.NONE}
+
+
+def test_many_tags_are_no_plan_for_dedicated_bases() -> None:
+    few, many = (told(*[f"FROM a:v{n}\n" for n in range(count)]).drivers[0].remedy for count in (12, 13))
+    assert (few, many) == (Remedy.DEDICATED, Remedy.NONE)
+
+
+def test_packages_are_united_unless_their_pins_conflict() -> None:
+    united = told("FROM a\nRUN pip install x==1 y==2\n", "FROM a\nRUN pip install x==1 z==3\n")
+    conflicting = told("FROM a\nRUN pip install x==1\n", "FROM a\nRUN pip install x==2\n")
+    assert united.drivers[0].remedy is Remedy.UNION
+    assert conflicting.drivers[0].remedy is Remedy.RUN_TIME
+
+
+def test_packages_are_one_token_in_their_instruction() -> None:
+    lists = ("gfortran git libblas", "git", "gcc git")
+    e = told(*[f"FROM a\nRUN apt-get install -y {names} && rm -rf /x\n" for names in lists])
+    (driver,) = e.drivers
+    assert driver.name == "RUN apt-get install -y <packages> git <packages> && rm -rf /x"
+    assert [(t.what, t.values, t.remaining) for t in driver.tokens] == [("packages", 3, 1)]
+
+
+# --- every number again, by rendering the changed environments and hashing them as Harbor does ---------
+
+PARTS: dict[str, list[str]] = {
+    "tag": ["3.8", "3.9"],
+    "commit": [f"{n:040x}" for n in range(1, 5)],
+    "packages": ["git", "git gcc", "make git"],
+    "env": ["1", "2"],
+    "user": ["", "USER me\n"],
+    "comment": ["# a", "# b", "# c"],
+    "ends": ["\n", "\r\n"],
+    "copied": ["x", "y"],
+    "unread": ["x", "y"],
+}
+DRIVERS = {
+    "FROM": "tag", "RUN git": "commit", "RUN apt-get": "packages", "ENV": "env", "USER": "user",
+    "comments": "comment", "line ends": "ends", "data.txt": "copied", "notes.txt": "unread",
+}  # fmt: skip
+
+
+def render(e: dict[str, str]) -> dict[str, str]:
+    text = (
+        f"{e['comment']}\nFROM python:{e['tag']}\nRUN apt-get install -y {e['packages']} && true\n{e['user']}"
+        f"RUN git clone https://x.org/r && git checkout {e['commit']}\nENV V={e['env']}\nCOPY data.txt /\n"
+    )
+    return {"Dockerfile": text.replace("\n", e["ends"]), "data.txt": e["copied"], "notes.txt": e["unread"]}
+
+
+def harbor(files: dict[str, str]) -> str:
+    def chunks(path: str) -> tuple[int, Iterator[bytes]]:
+        data = files[path].encode()
+        return len(data), iter((data,))
+
+    return envhash.harbor_hash(sorted(files), chunks, docker_image=None, folder="environment")
+
+
+def left(environments: list[dict[str, str]], held: set[str]) -> int:
+    """Environments that Harbor tells apart when the parts ``held`` are the same in all."""
+    return len({harbor(render({**e, **{name: PARTS[name][0] for name in held}})) for e in environments})
+
+
+def part_of(driver: str) -> str:
+    return next(part for start, part in DRIVERS.items() if driver.startswith(start))
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.lists(
+        st.fixed_dictionaries({k: st.sampled_from(v) for k, v in PARTS.items()}), min_size=1, max_size=12
+    )
+)
+def test_every_number_is_what_hashing_the_changed_environments_gives(made: list[dict[str, str]]) -> None:
+    unique = {harbor(render(e)): e for e in made}
+    environments = list(unique.values())
+    e = explain(
+        [
+            facts(r["Dockerfile"], {k: v for k, v in r.items() if k != "Dockerfile"})
+            for r in map(render, environments)
+        ]
+    )
+    assert e.environments == left(environments, set())
+    for driver in e.drivers:
+        part = part_of(driver.name)
+        assert driver.remaining == left(environments, {part}), driver.name
+        assert driver.values == len({made[part] for made in environments})
+    held: set[str] = set()
+    for step in e.steps:
+        held |= {part_of(name) for name in step.drivers}
+        assert step.remaining == left(environments, held)
+    assert e.unread == left(environments, {"comment", "ends", "unread"})
+    assert e.bases == left(environments, set(PARTS) - {"tag"})
