@@ -17,5 +17,5 @@ def test_the_way_from_the_cap_to_the_reason(tmp_path: Path, poolmgr: RunPoolmgr)
     blocks = BLOCK.findall((ROOT / "docs" / "environments.md").read_text())
     assert len(blocks) >= 2
     for command, output in blocks:
-        done = poolmgr(*shlex.split(command))
+        done = poolmgr(*shlex.split(command), env={"COLUMNS": "100"})
         assert done.stdout + done.stderr == output, command
