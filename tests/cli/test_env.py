@@ -113,7 +113,9 @@ def test_explain(swegym: Path, poolmgr: RunPoolmgr) -> None:
     done = poolmgr("env", "explain", swegym)
     assert done.returncode == 0
     assert "12 tasks, 12 environments" in done.stdout
-    assert "12 → 2: RUN git clone <URL> r && cd r && git checkout <commit> (12 values)" in " ".join(done.stdout.split())
+    assert "12 → 2: RUN git clone <URL> r && cd r && git checkout <commit> (12 values)" in " ".join(
+        done.stdout.split()
+    )
     assert "cannot be merged: 2 distinct base images" in done.stdout
     document = json.loads(poolmgr("env", "explain", swegym, "--json").stdout)
     assert [s["remaining"] for s in document["steps"]] == [2, 1]
