@@ -83,6 +83,11 @@ COMMANDS: dict[str, Lazy] = {
         "Make a pool of an existing folder of images, where it lies; nothing is moved or renamed.",
         GROW,
     ),
+    "gc": Lazy(
+        "poolmgr.cli.gc:gc",
+        "Free what a mirror no longer needs, once the pool is proven to hold it.",
+        MORE,
+    ),
     "diff": Lazy(
         "poolmgr.cli.diff:diff", "Show what changed from pool A to pool B: tasks and blobs, by name.", LOOK
     ),

@@ -40,6 +40,8 @@ class Attestation:
     versions: Mapping[str, str] = field(default_factory=dict)
     time: float = 0.0
     """Unix seconds when the check ended."""
+    placed: bool = False
+    """Whether the run that wrote the row gave the file its name, so that ``gc`` may take it away."""
 
     def to_line(self) -> str:
         """One line of JSON, with its newline."""
@@ -62,6 +64,8 @@ class Attestation:
             row["arch"] = self.arch
         if self.findings:
             row["findings"] = [f.as_json() for f in self.findings]
+        if self.placed:
+            row["placed"] = True
         if self.versions:
             row["versions"] = dict(self.versions)
         return json.dumps(row, separators=(",", ":"), ensure_ascii=False) + "\n"
@@ -94,6 +98,7 @@ class Attestation:
                 arch=_optional(row.get("arch")),
                 versions=dict(row.get("versions", {})),
                 time=float(row["time"]),
+                placed=row.get("placed") is True,
             )
         except (KeyError, TypeError, AttributeError, RecursionError) as e:
             raise ValueError(f"not an attestation row: {e!r}") from None
@@ -108,6 +113,8 @@ class Standing:
     sha256: str | None
     findings: tuple[Finding, ...]
     arch: str | None
+    placed: bool = False
+    """Whether one of the rows is of the run that gave this very file its name."""
 
     @property
     def level(self) -> Level | None:
@@ -140,7 +147,7 @@ def standing(rows: Iterable[Attestation], stamp: Stamp) -> Standing | None:
     checks: dict[str, Verdict] = {}
     findings: dict[str, tuple[Finding, ...]] = {}
     sha256 = arch = None
-    found = False
+    found = placed = False
     for row in sorted((r for r in rows if r.stamp == stamp), key=lambda r: r.time):
         found = True
         looked = [Level(c) for c in row.checks if c in LEVELS]
@@ -153,10 +160,11 @@ def standing(rows: Iterable[Attestation], stamp: Stamp) -> Standing | None:
             findings[check] = row.findings
         sha256 = row.sha256 or sha256
         arch = row.arch or arch
+        placed = placed or row.placed
     if not found:
         return None
     seen = dict.fromkeys(f for group in findings.values() for f in group)
-    return Standing(stamp, checks, sha256, tuple(seen), arch)
+    return Standing(stamp, checks, sha256, tuple(seen), arch, placed)
 
 
 def _text(value: object) -> str:

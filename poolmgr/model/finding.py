@@ -228,6 +228,17 @@ _define(
 )
 _define("equal-bytes", _N, "Files of different names have the same bytes.", "Nothing; one of them would do.")
 
+# --- what gc leaves where it is (plan/gc) ------------------------------------------------------------
+_define("gc-wanted", _N, "A fetch that is running counts on the file.", "Run gc again when it is done.")
+_define("gc-not-ours", _N, "fetch did not put the file there.", "Remove it yourself, or give --found-too.")
+_define(
+    "gc-changed",
+    _W,
+    "The file is not provably the one that was fetched.",
+    "Look at it; 'poolmgr audit --rehash' hashes what a lock names.",
+)
+_define("gc-unproven", _E, "It is not proven that the pool still holds the blob.", "See the message.")
+
 # --- a file that is no SIF (sif/sniff) -----------------------------------------------------------
 _AGAIN = "Fetch or build it again."
 _BROKEN = "The file is damaged: " + _AGAIN[0].lower() + _AGAIN[1:]

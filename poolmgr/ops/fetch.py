@@ -31,6 +31,7 @@ from poolmgr.model.finding import Severity
 from poolmgr.model.index import Assignments, Index, nearest
 from poolmgr.model.ranges import Relative
 from poolmgr.ops.attest import AttestWriter
+from poolmgr.ops.busy import busy, nothing_vanished, still_there
 from poolmgr.ops.fetch_locks import keep_foreign_index, write_locks
 from poolmgr.ops.holding import look
 from poolmgr.ops.partials import Partials
@@ -259,6 +260,10 @@ class Fetch:
             self.folder.folder.mkdir(exist_ok=True)
             self.folder.partial.mkdir(exist_ok=True)
         identity = self.folder.ensure_identity()
+        with busy(self.folder, _needs(plan), [i.blob.sha256 for i in plan.items if i.blob.sha256]):
+            return self._carry_out(still_there(self.folder.root, plan), identity)
+
+    def _carry_out(self, plan: FetchPlan, identity: str) -> Fetched:
         if self.request.adopt_existing:
             keep_foreign_index(self.folder)
         stop = threading.Event()
@@ -288,6 +293,7 @@ class Fetch:
             partials.close()
             self.progress.end()
         outcomes.sort(key=lambda o: o.item.blob.path)
+        nothing_vanished(self.folder.root, plan)
         locked, notes = write_locks(
             self.folder, self.view, plan, outcomes, allow_missing=self.request.allow_missing
         )
@@ -391,6 +397,12 @@ class Fetch:
             if busy:
                 time.sleep(0.2)
         return outcomes
+
+
+def _needs(plan: FetchPlan) -> set[str]:
+    """Every file of the destination that the plan counts on or will make."""
+    paths = {i.blob.path for i in plan.items} | {i.source for i in plan.items if i.source}
+    return paths | {i.base.path for i in plan.items if i.base is not None}
 
 
 def failures(fetched: Fetched) -> list[tuple[Outcome, str]]:

@@ -70,7 +70,7 @@ def write_locks(
         folder.write_lock(lock)
         written[variant] = lock
     if written:
-        _write_index(folder, {**before, **written})
+        write_index(folder, {**before, **written})
     return tuple(written), tuple(notes)
 
 
@@ -98,7 +98,7 @@ def _attested_hash(folder: Folder, path: str) -> str | None:
     return standing.sha256 if standing else None
 
 
-def _write_index(folder: Folder, locks: dict[str, Lock]) -> None:
+def write_index(folder: Folder, locks: dict[str, Lock]) -> None:
     """The index of the mirror for other tools, derived from all locks that stand when it is written."""
     while True:
         if folder.locked() != locks.keys():  # another fetch wrote one meanwhile

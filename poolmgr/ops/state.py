@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
@@ -27,6 +28,8 @@ class State:
         self.partial = self.folder / "partial"
         self.quarantine = self.folder / "quarantine"
         self.attest = self.folder / "attest"
+        self.former_folder = self.folder / "former"
+        self.busy = self.folder / "busy"
 
     def identity(self) -> str | None:
         """The pool's random identity, or None where the folder has none yet."""
@@ -92,7 +95,45 @@ class State:
             locks[lock.variant] = lock
         return locks
 
+    def former_locks(self) -> dict[Path, Lock]:
+        """What was fetched before, by file; ``gc`` knows from them what the mirror got and from where."""
+        try:
+            files = sorted(f for f in self.former_folder.iterdir() if f.suffix == ".json")
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        locks = {}
+        for file in files:
+            with suppress(MirrorInvalidError):  # it then names nothing, and nothing of it is freed
+                locks[file] = Lock.parse(file.read_bytes(), str(file))
+        return locks
+
+    def retire(self, variant: str) -> Lock | None:
+        """Keep the variant's present lock among the former ones too; returns it."""
+        file = self.lock_file(variant)
+        try:
+            data = file.read_bytes()
+            lock = Lock.parse(data, str(file))
+        except (FileNotFoundError, MirrorInvalidError):
+            return None
+        with mapped_os_errors(self.former_folder):
+            self.former_folder.mkdir(parents=True, exist_ok=True)
+        with suppress(AlreadyExistsError):
+            name = f"{file.stem}~{hashlib.sha256(data).hexdigest()[:16]}.json"
+            create_durable(self.former_folder / name, data)
+        return lock
+
     def write_lock(self, lock: Lock) -> None:
+        """The variant's lock; one that named other blobs is kept among the former ones."""
+        before = self._former_blobs(lock.variant)
+        if not before <= {(b.path, b.sha256) for b in lock.blobs.values()}:
+            self.retire(lock.variant)
         with mapped_os_errors(self.locks_folder):
             self.locks_folder.mkdir(parents=True, exist_ok=True)
         write_durable(self.lock_file(lock.variant), lock.to_bytes())
+
+    def _former_blobs(self, variant: str) -> set[tuple[str, str | None]]:
+        file = self.lock_file(variant)
+        try:
+            return {(b.path, b.sha256) for b in Lock.parse(file.read_bytes(), str(file)).blobs.values()}
+        except (FileNotFoundError, MirrorInvalidError):
+            return set()

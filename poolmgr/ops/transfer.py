@@ -246,7 +246,7 @@ class Mover:
                     return theirs
             replace(part, final)
         self.landing.changed(final.parent)
-        self._attest(blob.path, final, sha256, report)
+        self._attest(blob.path, final, sha256, report, placed=True)
         return Outcome(item, result, sent, report.findings, sha256)
 
     def _quarantine(self, item: Item, path: Path, sha256: str, report: Report, sent: int = 0) -> Outcome:
@@ -261,7 +261,7 @@ class Mover:
         self.landing.changed(path.parent)
         return Outcome(item, Result.QUARANTINED, sent, findings, sha256)
 
-    def _attest(self, path: str, file: Path, sha256: str, report: Report) -> None:
+    def _attest(self, path: str, file: Path, sha256: str, report: Report, *, placed: bool = False) -> None:
         self.attest.add(
             Attestation(
                 pool=self.identity,
@@ -273,6 +273,7 @@ class Mover:
                 arch=report.arch,
                 versions={"poolmgr": __version__},
                 time=time.time(),
+                placed=placed,
             )
         )
 
