@@ -361,6 +361,20 @@ class DamagedImageError(BadFileError):
     exit = Exit.BAD
 
 
+class TreeDiffersError(PoolError):
+    """The stored file does not hold what its image reference holds now."""
+
+    code = "tree-differs"
+    exit = Exit.BAD
+
+
+class NoSourceError(PoolError):
+    """Nothing on record says which image reference the file was made of."""
+
+    code = "no-source"
+    exit = Exit.BAD
+
+
 class MachineCannotError(PoolError):
     """This machine cannot build images (no user namespaces, no memory …); the image is not to blame."""
 

@@ -13,8 +13,8 @@ from poolmgr.cli.output import Output
 from poolmgr.errors import BadFileError, Exit, PoolError, UsageError
 from poolmgr.model.manifest import Manifest
 from poolmgr.ops.pull import Outcome, Planned, Pull, Pulls, Request, Result, exit_of
+from poolmgr.ops.view import PoolView
 from poolmgr.plan.pull import Item, PullPlan, Refused, Wanted, parse_list, plan_pull
-from poolmgr.plan.resolve import Names
 from poolmgr.plan.shard import ArrayTask, Shard, parse_shard
 from poolmgr.settings import Settings, registry_login_files, slurm_array
 from poolmgr.store.base import OnRetry
@@ -24,7 +24,7 @@ ALL = "--all"
 
 
 @click.command()
-@click.argument("references", metavar="[REF…]", nargs=-1)
+@click.argument("references", metavar="[REF…|PATH…]", nargs=-1)
 @click.option(
     "--to", metavar="DIR", type=click.Path(path_type=Path, file_okay=False),
     help="The folder for the images; 'push' takes it as it is.",
@@ -46,6 +46,11 @@ ALL = "--all"
     "--per-registry", type=click.IntRange(1, 64), default=4, show_default=True, metavar="N",
     help="Builds at once from one registry.",
 )  # fmt: skip
+@click.option(
+    "--check", is_flag=True,
+    help="Pull again and say whether stored files (PATH…, REF… in POOL, or all of POOL) hold what their "
+    "references hold now; nothing is changed.",
+)  # fmt: skip
 @click.option("--no-identity", is_flag=True, help="Do not compute the tree identity of what is built.")
 @click.option("--all", "everything", is_flag=True, help="Name every image, not the first few.")
 @options.jobs(4)
@@ -62,6 +67,7 @@ def pull(
     shard: str | None,
     insecure: tuple[str, ...],
     per_registry: int,
+    check: bool,
     no_identity: bool,
     everything: bool,
     jobs: int,
@@ -78,16 +84,28 @@ def pull(
     from poolmgr.store.oci import Registries
     from poolmgr.store.oci_login import logins
 
-    if to is None:
-        raise UsageError("no folder was named", hint="give --to DIR")
+    if check == (to is not None):
+        raise UsageError(
+            "--check stores nothing, so --to does not go with it" if check else "no folder was named",
+            hint="leave out --to" if check else "give --to DIR",
+        )
     settings = Settings.read()
     progress = out.progress()
-    rules, there = _rules(pool, manifest, settings, progress.note)
-    chosen = plan_pull(_wanted(references, list_file, dataset, settings, progress.note), rules, _shard(shard))
-    request = Request(
-        to, arch or rules.gates.arch or host_arch(), jobs, per_registry, not no_identity, there=there
-    )
+    view, rules = _rules(pool, manifest, settings, progress.note)
+    paths = [word for word in references if check and _is_path(word)]
+    words = [word for word in references if word not in paths]
+    chosen = plan_pull(_wanted(words, list_file, dataset, settings, progress.note), rules, _shard(shard))
+    machine = arch or rules.gates.arch or host_arch()
     registries = Registries(logins(registry_login_files()), progress.note, insecure=insecure)
+    if to is None:
+        from poolmgr.cli.pull_check import check_all
+
+        request = Request(Path(), machine, jobs, per_registry)
+        return check_all(
+            out, view, paths, chosen, request, registries, progress, dry_run=dry_run, everything=everything
+        )
+    names = view.names if view is not None else None
+    request = Request(to, machine, jobs, per_registry, not no_identity, there=names)
     run = Pull(chosen, request, registries, progress)
     plan = run.plan()
     if dry_run:
@@ -97,17 +115,21 @@ def pull(
     return pulls.exit
 
 
+def _is_path(word: str) -> bool:
+    return word.startswith(("/", "./", "../", "~")) or word.endswith(".sif") or Path(word).is_file()
+
+
 def _rules(
     pool: str | None, manifest: str | None, settings: Settings, note: OnRetry
-) -> tuple[Manifest, Names | None]:
-    """The manifest that names the files, and the names of the pool that ``-p`` gave."""
+) -> tuple[PoolView | None, Manifest]:
+    """The pool that ``-p`` gave, and the manifest that names the files."""
     from poolmgr.ops.view import open_pool
     from poolmgr.store.locate import find_manifest
 
     if pool is not None:
         view = open_pool(pool, settings, manifest=manifest, on_retry=note)
-        return view.manifest, view.names
-    return (find_manifest(manifest, settings) if manifest is not None else Manifest()), None
+        return view, view.manifest
+    return None, find_manifest(manifest, settings) if manifest is not None else Manifest()
 
 
 def _wanted(

@@ -9,10 +9,8 @@ its record and kept.
 from __future__ import annotations
 
 import os
-import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -38,6 +36,7 @@ from poolmgr.model.finding import Level
 from poolmgr.model.pulled import Pulled
 from poolmgr.model.stamp import Stamp
 from poolmgr.ops.claims import Claims
+from poolmgr.ops.crew import crew
 from poolmgr.ops.progress import Progress, Silent
 from poolmgr.ops.pull_build import Builder, Layers
 from poolmgr.ops.pull_record import Record
@@ -179,7 +178,8 @@ class Pull:
         """Every image, with the registry's digest for those that are not there yet."""
         self.progress.begin("looking up", files=len(self.chosen.items))
         try:
-            return tuple(self._each(self._look_up, self.chosen.items, LOOKUPS))
+            items = self.chosen.items
+            return tuple(crew(items, LOOKUPS, lambda _, item: self._look_up(item), self.interrupt))
         finally:
             self.progress.end()
 
@@ -252,17 +252,10 @@ class Pull:
         write_durable(where, "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rows).encode())
         return where
 
-    def _each(self, work: Callable[[Item], Planned], items: Iterable[Item], jobs: int) -> list[Planned]:
-        """``work`` on every item, several at once; an interrupt ends all waits and starts no other."""
-        pool = ThreadPoolExecutor(jobs, thread_name_prefix="pull")
-        try:
-            return [future.result() for future in [pool.submit(work, item) for item in items]]
-        except BaseException:
-            self.stop.set()
-            self.registries.close()
-            raise
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+    def interrupt(self) -> None:
+        """End all waits and the builds that run."""
+        self.stop.set()
+        self.registries.close()
 
     def halt(self, error: PoolError) -> None:
         """Begin no further image."""
@@ -289,34 +282,16 @@ class _Run:
 
     def all(self, plan: tuple[Planned, ...], scratch: Path) -> list[Outcome]:
         """The outcome of every planned image, in order."""
-        work: queue.SimpleQueue[int] = queue.SimpleQueue()
-        for number in range(len(plan)):
-            work.put(number)
-        outcomes: dict[int, Outcome] = {}
+        jobs = max(1, min(self.pull.request.jobs, len(plan)))
+        layers = [Layers(scratch / f"layers-{number}") for number in range(jobs)]
 
-        def worker(number: int) -> None:
-            layers = Layers(scratch / f"layers-{number}")
-            while True:
-                try:
-                    at = work.get_nowait()
-                except queue.Empty:
-                    break
-                outcomes[at] = self.one(plan[at], scratch, layers)
-                self.pull.progress.file_done(plan[at].item.name)
-            layers.drop()
+        def one(worker: int, planned: Planned) -> Outcome:
+            try:
+                return self.one(planned, scratch, layers[worker])
+            finally:
+                self.pull.progress.file_done(planned.item.name)
 
-        count = max(1, min(self.pull.request.jobs, len(plan)))
-        pool = ThreadPoolExecutor(count, thread_name_prefix="pull")
-        try:
-            for future in [pool.submit(worker, number) for number in range(count)]:
-                future.result()
-        except BaseException:
-            self.pull.stop.set()
-            self.pull.registries.close()
-            raise
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-        return [outcomes[number] for number in range(len(plan))]
+        return crew(plan, jobs, one, self.pull.interrupt)
 
     def one(self, planned: Planned, scratch: Path, layers: Layers) -> Outcome:
         item = planned.item

@@ -11,9 +11,8 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from types import MappingProxyType
 
 from poolmgr.model.pulled import Pulled
 from poolmgr.ops.state import State
@@ -30,11 +29,11 @@ class Record:
 
     def __init__(self, folder: Path, owner: Owner) -> None:
         self.folder = folder
-        self.journals = State(folder).folder / "pull"
+        self.journals = _folder(folder)
         self._own = self.journals / f"{time.time_ns():020d}-{owner.run}.jsonl"
         self._fd: int | None = None
         self._lock = threading.Lock()
-        self.rows: dict[str, Pulled] = dict(self._read())
+        self.rows: dict[str, Pulled] = recorded(folder)
 
     def of(self, name: str) -> Pulled | None:
         """The newest record of the file that this run knows."""
@@ -43,7 +42,7 @@ class Record:
 
     def refresh(self) -> None:
         """Read what other runs wrote down meanwhile."""
-        rows = self._read()
+        rows = recorded(self.folder)
         with self._lock:
             self.rows.update(rows)
 
@@ -75,7 +74,7 @@ class Record:
         final = self.folder / LIST_NAME
         written: bytes | None = None
         for _ in range(_MERGES):
-            rows = [row for _, row in sorted(self._read().items()) if self._is_there(row)]
+            rows = [row for _, row in sorted(pulled_files(self.folder).items())]
             data = b"".join(
                 json.dumps({"schema": 1, "kind": "image", **row.row()}, ensure_ascii=False).encode() + b"\n"
                 for row in rows
@@ -86,24 +85,35 @@ class Record:
             written = data
         return final if written else None
 
-    def _is_there(self, row: Pulled) -> bool:
-        """Whether the record is of a file that got its name, and has the size that it had then."""
-        try:
-            return row.stamp is not None and (self.folder / row.file).stat().st_size == row.size
-        except OSError:
-            return False
 
-    def _read(self) -> Mapping[str, Pulled]:
-        """File -> newest record, over all journals in the order of their names (their times)."""
-        rows: dict[str, Pulled] = {}
-        try:
-            names = sorted(name for name in os.listdir(self.journals) if name.endswith(".jsonl"))
-        except FileNotFoundError:
-            names = []
-        for name in names:
-            for row in _journal(self.journals / name):
-                rows[row.file] = row
-        return MappingProxyType(rows)
+def recorded(folder: Path) -> dict[str, Pulled]:
+    """File -> newest record, over all journals of ``folder`` in the order of their names (their times)."""
+    journals = _folder(folder)
+    rows: dict[str, Pulled] = {}
+    try:
+        names = sorted(name for name in os.listdir(journals) if name.endswith(".jsonl"))
+    except (FileNotFoundError, NotADirectoryError):
+        return rows
+    for name in names:
+        for row in _journal(journals / name):
+            rows[row.file] = row
+    return rows
+
+
+def pulled_files(folder: Path) -> dict[str, Pulled]:
+    """The records of files that got their names and are there, with the size that they had then."""
+    return {name: row for name, row in recorded(folder).items() if _is_there(folder, row)}
+
+
+def _is_there(folder: Path, row: Pulled) -> bool:
+    try:
+        return row.stamp is not None and (folder / row.file).stat().st_size == row.size
+    except OSError:
+        return False
+
+
+def _folder(folder: Path) -> Path:
+    return State(folder).folder / "pull"
 
 
 def _journal(path: Path) -> Iterable[Pulled]:

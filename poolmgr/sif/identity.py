@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from poolmgr.sif.data import PIECE, processors
@@ -38,6 +38,14 @@ def partition_sha256(source: Source, container: Container) -> str | None:
 
 def tree_sha256(image: Image, *, threads: int | None = None) -> str:
     """The identity of what the image holds, overlays merged. ``DamageError`` on a bad block."""
+    whole = hashlib.sha256(usedforsecurity=False)
+    for _, line in tree_lines(image, threads=threads):
+        whole.update(line + b"\n")
+    return whole.hexdigest()
+
+
+def tree_lines(image: Image, *, threads: int | None = None) -> Iterator[tuple[str, bytes]]:
+    """(path, all that the identity says of it), in byte order of the paths. Raises as ``tree_sha256``."""
     first: dict[tuple[int, int], str] = {}
     files: list[Entry] = []
     entries = sorted(image.merged.values(), key=lambda e: os.fsencode(e.path))
@@ -45,7 +53,6 @@ def tree_sha256(image: Image, *, threads: int | None = None) -> str:
         if entry.is_file and first.setdefault((entry.layer, entry.number), entry.path) == entry.path:
             files.append(entry)
     hashes = file_hashes(image, files, threads=threads)
-    whole = hashlib.sha256(usedforsecurity=False)
     for entry in entries:
         line: list[object] = [
             entry.path, entry.kind.name.lower(), entry.mode, entry.uid, entry.gid,
@@ -63,8 +70,7 @@ def tree_sha256(image: Image, *, threads: int | None = None) -> str:
             line.append(entry.target)
         elif entry.rdev != (0, 0):
             line += entry.rdev
-        whole.update(json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n")
-    return whole.hexdigest()
+        yield entry.path, json.dumps(line, separators=(",", ":")).encode("ascii")
 
 
 def file_hashes(image: Image, entries: Iterable[Entry], *, threads: int | None = None) -> dict[str, str]:

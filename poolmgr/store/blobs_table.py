@@ -84,6 +84,22 @@ def read_relatives(store: Store, paths: Collection[str]) -> Mapping[str, Relativ
     return found
 
 
+def read_sources(store: Store) -> Mapping[str, tuple[str, str | None]]:
+    """Plain blob -> (image reference, registry digest or None), of those whose source is on record.
+
+    For a pool whose listing shows the table. What is no reference or digest is for the caller to refuse.
+    """
+    data = store.read(TABLE_NAME, limit=MAX_TABLE_BYTES)
+    with _parquet(f"{store.address}/{TABLE_NAME}") as where:
+        rows = _read(data, where, ("path", "kind", "source", "source_digest")).to_pylist()
+    found = {}
+    for row in rows:
+        path, source, digest = row.get("path"), row.get("source"), row.get("source_digest")
+        if isinstance(path, str) and isinstance(source, str) and row.get("kind") != "derived":
+            found[path] = (source, digest if isinstance(digest, str) else None)
+    return found
+
+
 def _columns(data: bytes, where: str) -> list[list[object]]:
     with _parquet(where):
         table = _read(data, where, ("path", "size", "sha256"))
