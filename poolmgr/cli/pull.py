@@ -12,7 +12,7 @@ from poolmgr.cli.causes import SHOWN, causes, error_fields, more
 from poolmgr.cli.output import Output
 from poolmgr.errors import BadFileError, Exit, PoolError, UsageError
 from poolmgr.model.manifest import Manifest
-from poolmgr.ops.pull import Outcome, Planned, Pull, Pulls, Request, Result, exit_of
+from poolmgr.ops.pull import Outcome, Planned, Pull, Pulls, Request, Result, exit_of, names_in
 from poolmgr.ops.view import PoolView
 from poolmgr.plan.pull import Item, PullPlan, Refused, Wanted, parse_list, plan_pull
 from poolmgr.plan.shard import ArrayTask, Shard, parse_shard
@@ -104,9 +104,11 @@ def pull(
         return check_all(
             out, view, paths, chosen, request, registries, progress, dry_run=dry_run, everything=everything
         )
-    names = view.names if view is not None else None
+    names = names_in(view) if view is not None else None
     request = Request(to, machine, jobs, per_registry, not no_identity, there=names)
     run = Pull(chosen, request, registries, progress)
+    if not dry_run:
+        run.ready()
     plan = run.plan()
     if dry_run:
         return _dry(out, to, chosen, plan, everything=everything)

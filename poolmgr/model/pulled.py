@@ -70,7 +70,7 @@ class Pulled:
         try:
             raw = json.loads(line)
             return _record(raw) if isinstance(raw, dict) else None
-        except (ValueError, TypeError, KeyError, RecursionError, ReferenceInvalidError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, ReferenceInvalidError):
             return None
 
 

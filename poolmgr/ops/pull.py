@@ -22,6 +22,7 @@ from poolmgr.errors import (
     BadFileError,
     DamagedImageError,
     Exit,
+    FileMissingError,
     MachineCannotError,
     MissError,
     MissingToolError,
@@ -41,6 +42,7 @@ from poolmgr.ops.progress import Progress, Silent
 from poolmgr.ops.pull_build import Builder, Layers
 from poolmgr.ops.pull_record import Record
 from poolmgr.ops.state import State
+from poolmgr.ops.view import PoolView
 from poolmgr.owner import Owner
 from poolmgr.plan.pull import Item, PullPlan, Refused
 from poolmgr.plan.resolve import Names
@@ -49,7 +51,7 @@ from poolmgr.sif.apptainer import Apptainer
 from poolmgr.sif.check import check_file
 from poolmgr.sif.identity import file_sha256
 from poolmgr.sif.source import FileSource
-from poolmgr.store.files import make_dirs, mapped_os_errors, publish_durable, write_durable
+from poolmgr.store.files import make_dirs, mapped_os_errors, publish_durable, temp_file, write_durable
 from poolmgr.store.oci import Registries
 from poolmgr.temporary import scratch_folder, sweep
 
@@ -156,6 +158,18 @@ class _Turns:
             yield
 
 
+def names_in(view: PoolView) -> Names:
+    """What answers to a reference in the pool; one that has no index yet is looked at by its files alone."""
+    if not view.is_mirror:
+        try:
+            view.store.read(view.manifest.index, limit=1)
+        except FileMissingError:
+            return Names(view.listing.blobs, view.manifest, place=view.address)
+        except BadFileError:
+            pass  # longer than a byte: it is there
+    return view.names
+
+
 class Pull:
     """One run: ``plan()``, then ``carry_out``."""
 
@@ -171,6 +185,13 @@ class Pull:
         self.stop = threading.Event()
         self._halt: PoolError | None = None
         self._turns = _Turns(request.per_registry)
+
+    def ready(self) -> None:
+        """Make the folder, and raise ``DestinationError`` if it cannot be written: before any request."""
+        if self.chosen.items:
+            make_dirs(self.request.to)
+            with temp_file(self.request.to):
+                pass
 
     # --- the plan -----------------------------------------------------------------------------------
 
@@ -211,6 +232,8 @@ class Pull:
 
     def carry_out(self, plan: tuple[Planned, ...]) -> Pulls:
         """Build what is not there, a few at once; a failure stops no other image (but ``ENDS_THE_RUN``)."""
+        if not plan:
+            return Pulls((), self.chosen.refused, self.chosen.elsewhere)
         to = self.request.to
         apptainer = Apptainer.need() if any(p.digest for p in plan) else None
         make_dirs(to)

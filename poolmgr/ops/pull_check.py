@@ -27,7 +27,7 @@ from poolmgr.errors import (
 from poolmgr.model.reference import Reference, parse_reference
 from poolmgr.ops.crew import crew
 from poolmgr.ops.progress import Progress
-from poolmgr.ops.pull import ENDS_THE_RUN, LOOKUPS, Request, exit_of
+from poolmgr.ops.pull import ENDS_THE_RUN, LOOKUPS, Request, exit_of, names_in
 from poolmgr.ops.pull_build import Builder, Layers
 from poolmgr.ops.pull_record import pulled_files
 from poolmgr.ops.view import PoolView
@@ -127,9 +127,10 @@ def subjects(
     if chosen.items:
         root = _root(view, "a reference is compared with the blob of a pool")
         assert view is not None
+        names = names_in(view)
         for item in chosen.items:
             try:
-                blob = view.names.find(item.given[0]).path
+                blob = names.find(item.given[0]).path
                 add(Subject(blob, root / blob, item.reference, item.reference.digest))
             except PoolError as e:
                 refused.append(Refused(item.given[0], e, item.tasks))
