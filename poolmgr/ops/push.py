@@ -254,6 +254,13 @@ class Push:
         if uploads:
             writer.room(plan.size)
             writer.add(uploads, lambda u: sent.update({u.path: u.file.size}))
+        writer.vouch(
+            [
+                (f.path, self._local[f.candidate.key], pool.hashed[f.path])
+                for f in plan.of(Action.REUSE)
+                if f.path in pool.hashed
+            ]
+        )
         documents = documents_of(self.view, pool, plan.variant, plan.changes, self._rows(plan))
         commit = pool.commit
         if documents:

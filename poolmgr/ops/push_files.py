@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from poolmgr.errors import BadFileError, NothingComparedError, PoolError
-from poolmgr.model.finding import Finding, Level, Verdict
+from poolmgr.model.finding import Finding, Level, Severity, Verdict
 from poolmgr.model.stamp import Stamp
 from poolmgr.ops.image_checks import ImageCheck
 from poolmgr.ops.progress import Progress
@@ -65,7 +65,12 @@ class LocalFile:
     provenance: Mapping[str, Any] | None
     """What the image says it was derived from (sif/derived.provenance_of); None for a plain one."""
     built_with: str | None
+    checks: Mapping[str, Verdict]
+    """What it passed, as attestations name it."""
+    findings: tuple[Finding, ...] = ()
+    """What is unusual about it."""
     notes: tuple[str, ...] = ()
+    """What could not be checked."""
 
     @property
     def size(self) -> int:
@@ -216,7 +221,7 @@ def _identified(
         said = report.findings or (found("not-checked", "; ".join(report.unchecked) or "not checked"),)
         return Refused(key, said)
     sha256, xxh3 = _hashes(source, progress, stop)
-    bad, notes = _more_checks(path, demand)
+    checks, bad, notes = _more_checks(path, demand)
     if bad:
         return Refused(key, bad)
     image = open_image(source, key)
@@ -226,18 +231,25 @@ def _identified(
     provenance = provenance_of(source, read_container(source))
     if Stamp.of(os.fstat(source.fd)) != before or Stamp.of(os.lstat(path)) != before:
         return Refused(key, (found("not-checked", "it changed while it was being read"),))
+    checks = {**report.checks, "hash": Verdict.OK, **checks}
+    unusual = tuple(f for f in report.findings if f.severity is not Severity.NOTE)
     return LocalFile(
-        key, path, before, sha256, xxh3, tree, report.arch, provenance, _built_with(image, provenance), notes
-    )
+        key, path, before, sha256, xxh3, tree, report.arch, provenance, _built_with(image, provenance),
+        checks, unusual, notes,
+    )  # fmt: skip
 
 
-def _more_checks(path: Path, demand: Demand) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
-    """(what is wrong, what was not checked though it was only wished for)."""
+def _more_checks(
+    path: Path, demand: Demand
+) -> tuple[dict[str, Verdict], tuple[Finding, ...], tuple[str, ...]]:
+    """(what passed, what is wrong, what was not checked though it was only wished for)."""
+    passed: dict[str, Verdict] = {}
     bad: list[Finding] = []
     notes: list[str] = []
     for each in demand.checks:
         for name, said in each(path).items():
             if said.verdict.passes:
+                passed[name] = said.verdict
                 continue
             told = said.reason or "not checked"
             if said.verdict is Verdict.BAD:
@@ -246,7 +258,7 @@ def _more_checks(path: Path, demand: Demand) -> tuple[tuple[Finding, ...], tuple
                 notes.append(f"inspect: {told}")
             else:
                 bad.append(found("not-checked", f"{name.partition(':')[0]}: {told}"))
-    return tuple(bad), tuple(notes)
+    return passed, tuple(bad), tuple(notes)
 
 
 def _hashes(source: FileSource, progress: Progress, stop: threading.Event) -> tuple[str, str]:

@@ -8,14 +8,25 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from itertools import groupby
 
-from poolmgr.errors import AlreadyExistsError, BadFileError, DestinationError, NoSpaceError, PoolChangedError
+from poolmgr import __version__
+from poolmgr.errors import (
+    AlreadyExistsError,
+    BadFileError,
+    DestinationError,
+    NoSpaceError,
+    PoolChangedError,
+    PoolError,
+)
+from poolmgr.model.attestation import Attestation
 from poolmgr.model.blob import STATE_DIR
 from poolmgr.model.stamp import Stamp
+from poolmgr.ops.attest import AttestWriter
 from poolmgr.ops.progress import Progress
 from poolmgr.ops.push_files import PIECE, LocalFile, changed
 from poolmgr.ops.push_write import Upload
@@ -52,11 +63,13 @@ class FolderWriter:
         self._jobs = jobs
         self._progress = progress
         self._stop = threading.Event()
+        self._attestations: AttestWriter | None = None
 
     def ready(self) -> None:
         """Whether this user may write; and what killed pushes left is removed."""
+        effective = os.access in os.supports_effective_ids
         for folder in (self._root, self._root / STATE_DIR):
-            if folder.exists() and not os.access(folder, os.W_OK | os.X_OK):
+            if folder.exists() and not os.access(folder, os.W_OK | os.X_OK, effective_ids=effective):
                 raise DestinationError(
                     f"{folder}: this user may not write there; nothing was sent",
                     hint="ask the owner of the pool for the right, or push to a copy",
@@ -94,14 +107,22 @@ class FolderWriter:
                 make_dirs(folder)
                 futures = {pool.submit(self._copy, upload): upload for upload in group}
                 for future in as_completed(futures):
-                    future.result()  # the first error that comes stops the others
+                    stamp = future.result()  # the first error that comes stops the others
                     done(futures[future])
+                    self._attest(futures[future].path, futures[future].file, stamp)
                 fsync_dir(folder)
         finally:
             self._stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
             self._stop.clear()
             self._progress.end()
+            self._close_attestations()
+
+    def vouch(self, found: Sequence[tuple[str, LocalFile, Stamp]]) -> None:
+        """Attest them: their bytes are those of files that passed every check."""
+        for path, file, stamp in found:
+            self._attest(path, file, stamp)
+        self._close_attestations()
 
     def seal(
         self,
@@ -121,6 +142,7 @@ class FolderWriter:
             if gone:
                 raise PoolChangedError(f"{self._root / gone[0]} is gone, or not what it was")
             for name, data in documents.items():
+                make_dirs((self._root / name).parent)
                 if not swap_durable(self._root / name, data, expected[name]):
                     raise PoolChangedError(f"{self._root / name} was changed by somebody else")
         return None
@@ -133,7 +155,31 @@ class FolderWriter:
 
     # --- one file -----------------------------------------------------------------------------------
 
-    def _copy(self, upload: Upload) -> None:
+    def _attest(self, path: str, file: LocalFile, stamp: Stamp) -> None:
+        """What was proven of the file holds for its copy; else ``resolve`` would refuse it until an audit."""
+        if self._view.identity is None or self._view.attest_folder is None:
+            return
+        row = Attestation(
+            self._view.identity, path, stamp, file.checks, file.sha256, file.findings, file.arch,
+            {"poolmgr": __version__}, time.time(),
+        )  # fmt: skip
+        try:
+            if self._attestations is None:
+                self._attestations = AttestWriter(self._view.attest_folder)
+            self._attestations.add(row)
+        except PoolError as e:
+            self._progress.note(f"what was proven is not remembered: {e.message}")
+
+    def _close_attestations(self) -> None:
+        writer, self._attestations = self._attestations, None
+        if writer is not None:
+            try:
+                writer.close()
+            except PoolError as e:
+                self._progress.note(f"what was proven is not remembered: {e.message}")
+
+    def _copy(self, upload: Upload) -> Stamp:
+        """Copy one file; the stamp of the copy under its final name."""
         final = self._root / upload.path
         with temp_file(final.parent) as (fd, temp):
             self._transfer(upload.file, fd, final)
@@ -141,7 +187,9 @@ class FolderWriter:
                 publish(temp, final)
             except AlreadyExistsError:
                 raise PoolChangedError(f"{final} was added by somebody else") from None
+            stamp = Stamp.of(os.fstat(fd))
         self._progress.file_done(upload.path)
+        return stamp
 
     def _transfer(self, file: LocalFile, fd: int, final: os.PathLike[str]) -> None:
         """All bytes of the file into ``fd``, on disk; refused unless they are the ones that were checked."""

@@ -12,8 +12,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from poolmgr.model.stamp import Stamp
 from poolmgr.ops.progress import Progress
-from poolmgr.ops.push_files import changed, fingerprint
+from poolmgr.ops.push_files import LocalFile, changed, fingerprint
 from poolmgr.ops.push_write import MAX_BATCH, Upload
 from poolmgr.ops.view import PoolView
 from poolmgr.store import hub_pulls
@@ -84,6 +85,12 @@ class HubWriter:
 
     def add(self, uploads: Sequence[Upload], done: Callable[[Upload], None]) -> None:
         """Batch by batch: bytes in parallel, then the commit, then a comparison of its listing."""
+        sizes = {u.path: u.file.size for u in uploads}
+
+        def sent(path: str) -> None:
+            self._progress.advance(sizes[path])
+            self._progress.file_done(path)
+
         self._progress.begin("uploading", files=len(uploads), size=sum(u.file.size for u in uploads))
         try:
             for start in range(0, len(uploads), MAX_BATCH):
@@ -91,13 +98,15 @@ class HubWriter:
                 self._commit(
                     {u.path: u.file.path for u in batch}, f"Add {len(batch):,} images",
                     sha256={u.path: u.file.sha256 for u in batch}, uploaded=partial(_unchanged, batch),
+                    sent=sent,
                 )  # fmt: skip
                 for upload in batch:
-                    self._progress.advance(upload.file.size)
-                    self._progress.file_done(upload.path)
                     done(upload)
         finally:
             self._progress.end()
+
+    def vouch(self, found: Sequence[tuple[str, LocalFile, Stamp]]) -> None:
+        """Attestations are of folders only."""
 
     def seal(
         self, documents: Mapping[str, bytes], expected: Mapping[str, bytes | None], needs: Mapping[str, int],
@@ -109,6 +118,7 @@ class HubWriter:
     def _commit(
         self, files: Mapping[str, Path | bytes], message: str, *, replace: Sequence[str] = (),
         sha256: Mapping[str, str] | None = None, uploaded: Callable[[], None] | None = None,
+        sent: Callable[[str], None] | None = None,
     ) -> str:  # fmt: skip
         parent = self._store.commit
         if self._proposes and self._number is None:
@@ -117,7 +127,7 @@ class HubWriter:
             self._store = self._store.at(parent, hub_pulls.revision_of(self._number))
         commit = self._store.commit_files(
             files, message=message, parent=parent, replace=replace, sha256=sha256, uploaded=uploaded,
-            jobs=self._jobs,
+            sent=sent, jobs=self._jobs,
         )  # fmt: skip
         if commit != parent:
             self._behind.add(parent)

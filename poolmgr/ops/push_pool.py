@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 from poolmgr.errors import FileMissingError, PoolNotFoundError
 from poolmgr.model.blob import Blob, Listing
 from poolmgr.model.index import MAX_INDEX_BYTES, Index
+from poolmgr.model.stamp import Stamp
 from poolmgr.ops.blob_hashes import trees_of
 from poolmgr.ops.progress import Progress
 from poolmgr.ops.view import PoolView
@@ -31,6 +32,8 @@ class Pool:
     commit: str | None
     documents: dict[str, bytes | None]
     """Name of the index, the table and the card -> its bytes; None where there is none."""
+    hashed: Mapping[str, Stamp] = field(default_factory=dict)
+    """Blob of a folder that was hashed now -> what it was like then."""
 
 
 def read_pool(view: PoolView, sizes: Collection[int], progress: Progress) -> Pool:
@@ -50,6 +53,7 @@ def read_pool(view: PoolView, sizes: Collection[int], progress: Progress) -> Poo
     listing = _listing(view, progress)
     rows = read_blobs_table(view.store) if documents[TABLE_NAME] is not None else {}
     blobs = {}
+    hashed: dict[str, Stamp] = {}
     trees = trees_of(view) if rows else {}
     for path, blob in listing.blobs.items():
         if path in documents:
@@ -61,10 +65,12 @@ def read_pool(view: PoolView, sizes: Collection[int], progress: Progress) -> Poo
         if row is None or (row.sha256 is not None and row.sha256 != known):
             trees.pop(path, None)
         if known is None and blob.trouble is None and blob.size in sizes:
+            if view.root is not None:
+                hashed[path] = Stamp.of(os.stat(view.file(path)))
             known = _hash(view, blob, progress)
         blobs[path] = replace(blob, sha256=known)
     held = Held(variants, blobs, {p: t for p, t in trees.items() if p in blobs}, dict(entries(listing)))
-    return Pool(held, listing.commit, documents)
+    return Pool(held, listing.commit, documents, hashed)
 
 
 def _listing(view: PoolView, progress: Progress) -> Listing:

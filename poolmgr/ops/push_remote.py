@@ -9,8 +9,9 @@ from dataclasses import replace as replaced
 from itertools import groupby
 
 from poolmgr.errors import AlreadyExistsError, PoolChangedError
+from poolmgr.model.stamp import Stamp
 from poolmgr.ops.progress import Progress
-from poolmgr.ops.push_files import changed, fingerprint
+from poolmgr.ops.push_files import LocalFile, changed, fingerprint
 from poolmgr.ops.push_write import Upload
 from poolmgr.ops.view import PoolView
 from poolmgr.store.remote import RemoteStore
@@ -60,6 +61,9 @@ class RemoteWriter:
             pool.shutdown(wait=True, cancel_futures=True)
             self._stop.clear()
             self._progress.end()
+
+    def vouch(self, found: Sequence[tuple[str, LocalFile, Stamp]]) -> None:
+        """Attestations are of folders only."""
 
     def seal(
         self, documents: Mapping[str, bytes], expected: Mapping[str, bytes | None], needs: Mapping[str, int],

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from poolmgr.errors import IndexInvalidError
+from poolmgr.model.digest import parse_sha256
 from poolmgr.ops.push_files import LocalFile
 
 COLUMNS = (
@@ -41,8 +42,8 @@ def row_of(
         "kind": "derived" if file.derived else "plain",
         "source": image,
         "source_digest": digest,
-        "base_sha256": _text(made.get("base_sha256")),
-        "recipe_sha256": _text(made.get("recipe_sha256")),
+        "base_sha256": _sha256(made.get("base_sha256")),
+        "recipe_sha256": _sha256(made.get("recipe_sha256")),
         "shared_ranges": shared,
         "built_with": file.built_with,
         "added_at": added_at,
@@ -134,5 +135,9 @@ def _bytes(table: Any) -> bytes:
     return bytes(sink.getvalue().to_pybytes())
 
 
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
+def _sha256(value: object) -> str | None:
+    """What an image says of itself may be anything; only a sha256 is recorded."""
+    try:
+        return parse_sha256(value) if isinstance(value, str) else None
+    except ValueError:
+        return None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from poolmgr.errors import NotAMirrorError, RemoteRefusedError, UsageError
+from poolmgr.model.stamp import Stamp
 from poolmgr.ops.progress import Progress
 from poolmgr.ops.push_files import LocalFile
 from poolmgr.ops.view import PoolView
@@ -57,6 +58,10 @@ class Writer(Protocol):
 
         ``done`` is told of each that is there for good.
         """
+        ...
+
+    def vouch(self, found: Sequence[tuple[str, LocalFile, Stamp]]) -> None:
+        """Remember that blobs which the pool had (path, a file of equal bytes, stamp) are valid images."""
         ...
 
     def seal(

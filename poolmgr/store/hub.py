@@ -165,19 +165,20 @@ class HubStore:
         replace: Collection[str] = (INDEX_NAME,),
         sha256: Mapping[str, str] | None = None,
         uploaded: Callable[[], None] | None = None,
+        sent: Callable[[str], None] | None = None,
         jobs: int = 5,
     ) -> str:
         """One commit on top of ``parent`` (None: the pinned one), looked at after it was made; its id.
 
         Only the paths in ``replace`` may be there already. ``sha256``: what files must be, by path;
-        ``uploaded`` is called when all bytes are there and no commit is made yet.
-        ``PoolChangedError`` if the head moved.
+        ``sent`` is told of each file whose bytes are there, ``uploaded`` is called when all are and no
+        commit is made yet. ``PoolChangedError`` if the head moved.
         """
         from poolmgr.store.hub_push import push
 
         commit = push(
             self, files, message=message, parent=parent or self.commit, replace=replace, sha256=sha256,
-            uploaded=uploaded, jobs=jobs,
+            uploaded=uploaded, sent=sent, jobs=jobs,
         )  # fmt: skip
         self._moved(commit)
         return commit

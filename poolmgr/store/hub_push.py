@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,12 +46,14 @@ def probe(store: HubStore, *, pull_request: bool = False) -> None:
 def push(
     store: HubStore, files: Mapping[str, Path | bytes], *, message: str, parent: str,
     replace: Collection[str], sha256: Mapping[str, str] | None = None,
-    uploaded: Callable[[], None] | None = None, jobs: int = UPLOAD_THREADS,
+    uploaded: Callable[[], None] | None = None, sent: Callable[[str], None] | None = None,
+    jobs: int = UPLOAD_THREADS,
 ) -> str:  # fmt: skip
     """Upload ``files`` and commit them on ``parent``; the new commit's id.
 
     Where nothing differs from the parent, that is ``parent``. ``sha256``: path -> what the file must
-    be; ``uploaded`` is called before the commit is made, and may refuse by raising.
+    be; ``sent`` is told of each whose bytes are there; ``uploaded`` is called before the commit is
+    made, and may refuse by raising.
     """
     from huggingface_hub import CommitOperationAdd
 
@@ -80,13 +83,18 @@ def push(
         if expected[path][1] != wanted:
             raise BadFileError(f"{files[path]!s}: changed since it was checked; nothing was sent")
     try:
-        store.client.call(
-            f"uploading {len(files):,} files",
-            lambda: store.client.api.preupload_lfs_files(
-                store.repo_id, additions, repo_type=store.repo_type, revision=branch, num_threads=jobs,
-                free_memory=False,
-            ),
-        )  # fmt: skip
+        for start in range(0, len(additions), jobs):  # in groups, so that a long upload shows its progress
+            group = additions[start : start + jobs]
+            store.client.call(
+                f"uploading {group[0].path_in_repo}" + (f" and {len(group) - 1} more" if group[1:] else ""),
+                partial(
+                    store.client.api.preupload_lfs_files, store.repo_id, group, repo_type=store.repo_type,
+                    revision=branch, num_threads=jobs, free_memory=False,
+                ),
+            )  # fmt: skip
+            if sent is not None:
+                for addition in group:
+                    sent(addition.path_in_repo)
     finally:  # that a file changed explains whatever else went wrong
         _refuse_changed(files, stamps)
     if uploaded is not None:

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -28,6 +29,7 @@ from poolmgr.errors import (
 )
 from poolmgr.ops import push_folder
 from poolmgr.ops.push import Push, Request
+from poolmgr.ops.view import open_folder
 from poolmgr.plan.card import BEGIN, END
 from poolmgr.plan.push import Action
 from tests.conftest import ROOT, RunPoolmgr
@@ -270,7 +272,7 @@ def test_no_right_to_write_is_noticed_before_anything_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     view = folder_view(tmp_path / "pool")
-    monkeypatch.setattr(push_folder.os, "access", lambda *_: False)  # root may write anywhere
+    monkeypatch.setattr(push_folder.os, "access", lambda *_, **__: False)  # root may write anywhere
     with pytest.raises(DestinationError, match="nothing was sent"):
         run_of(view, "none.sif").ready()
 
@@ -484,3 +486,67 @@ def test_what_is_pushed_can_be_audited(tmp_path: Path, poolmgr: RunPoolmgr) -> N
     push(folder_view(root), batch(tmp_path / "new", 1, 2))
     done = poolmgr("audit", "-p", root)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_derive_leaves_is_taken_as_it_is(tmp_path: Path) -> None:
+    from poolmgr.ops.derive import Derive
+    from poolmgr.ops.derive import Request as DeriveRequest
+
+    root = tmp_path / "pool"
+    push(folder_view(root), batch(tmp_path / "new", 1, 2), variant="original")
+    (tmp_path / "recipe").mkdir()
+    (tmp_path / "recipe/fixture.txt").write_text("new")
+    recipe = tmp_path / "recipe/recipe.toml"
+    recipe.write_text(
+        'schema = 1\nname = "hard"\nbase = { variant = "original" }\n'
+        '[[step]]\nfiles = [{ from = "fixture.txt", to = "/fixture.txt" }]\n'
+    )
+    run = Derive(open_folder(root), DeriveRequest(recipe, tmp_path / "out"))
+    run.carry_out(run.plan())
+    done = push(open_folder(root), str(tmp_path / "out"), variant="hard")
+    assert sorted(done.uploaded) == sorted(index_of(root)["hard"].values())
+    assert all(path.startswith("derived/") and "--hard-" in path for path in done.uploaded)
+    rows = {r["path"]: r for r in table_of((root / "blobs.parquet").read_bytes())}
+    row = rows[index_of(root)["hard"]["task_1"]]
+    assert row["kind"] == "derived"
+    assert row["base_sha256"] == hashlib.sha256(image(1)).hexdigest()
+    assert len(row["recipe_sha256"]) == 64
+    assert "poolmgr" in row["built_with"]
+    assert not push(open_folder(root), str(tmp_path / "out"), variant="hard").written
+    whole(root)
+
+
+def test_an_ordinary_user_without_the_right(tmp_path: Path) -> None:
+    """In a process of its own, as nobody; this one may be root, who may write anywhere."""
+    root = tmp_path / "pool"
+    push(folder_view(root), batch(tmp_path / "new", 1))
+    code = """
+import os, sys
+from pathlib import Path
+from tests.ops.push_kit import folder_view, run_of
+run = run_of(folder_view(Path(sys.argv[1])), "/no/such/file.sif")
+assert run.writer
+if os.geteuid() == 0: os.setgroups([]); os.setgid(65534); os.setuid(65534)
+run.ready()
+"""
+    for folder in (root, *root.parents):
+        if folder.stat().st_uid == os.geteuid() and Path(tempfile.gettempdir()) in folder.parents:
+            folder.chmod(0o555 if folder == root else 0o755)
+    done = subprocess.run(
+        [sys.executable, "-c", code, root], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    root.chmod(0o755)
+    assert "DestinationError" in done.stderr, done.stderr
+    assert "nothing was sent" in done.stderr
+
+
+def test_what_was_pushed_resolves_at_once_also_what_lay_there(tmp_path: Path) -> None:
+    from poolmgr.pool import Pool
+
+    root = tmp_path / "pool"
+    (root / "images").mkdir(parents=True)
+    (root / "images" / name_of(1)).write_bytes(image(1))
+    push(open_folder(root), batch(tmp_path / "new", 1, 2))
+    for n in (1, 2):
+        there = Pool.open(root).resolve(task=f"task_{n}", variant="v")
+        assert there.endswith(f"images/{name_of(n)}")
