@@ -29,7 +29,7 @@ class MissingCodecError(Exception):
 
 
 class Codec(Protocol):
-    def __call__(self, data: bytes, limit: int) -> bytes:
+    def __call__(self, data: bytes | memoryview, limit: int) -> bytes:
         """``data`` unpacked: at most ``limit`` bytes, else ``CodecError``."""
         ...
 
@@ -59,7 +59,7 @@ def _zlib() -> Codec:
     else:
         make, broken = isal_zlib.decompressobj, isal_zlib.error
 
-    def unpack(data: bytes, limit: int) -> bytes:
+    def unpack(data: bytes | memoryview, limit: int) -> bytes:
         stream = make()
         try:
             out: bytes = stream.decompress(data, limit + 1)
@@ -77,7 +77,7 @@ def _zlib() -> Codec:
 
 
 def _xz() -> Codec:
-    def unpack(data: bytes, limit: int) -> bytes:
+    def unpack(data: bytes | memoryview, limit: int) -> bytes:
         stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY)
         try:
             out = stream.decompress(data, limit + 1)
@@ -89,7 +89,8 @@ def _xz() -> Codec:
 
 
 def _lzma() -> Codec:
-    def unpack(data: bytes, limit: int) -> bytes:
+    def unpack(data: bytes | memoryview, limit: int) -> bytes:
+        data = bytes(data)
         # squashfs-tools writes the size into the header although the stream has an end marker
         if len(data) < 13:
             raise CodecError("lzma: no header")
@@ -123,7 +124,7 @@ def _lz4() -> Codec:
     except ImportError:
         raise MissingCodecError("lz4 support is not installed (pip install lz4)") from None
 
-    def unpack(data: bytes, limit: int) -> bytes:
+    def unpack(data: bytes | memoryview, limit: int) -> bytes:
         try:
             out: bytes = block.decompress(data, uncompressed_size=limit)
         except (block.LZ4BlockError, ValueError) as e:
@@ -141,7 +142,7 @@ def _zstd() -> Codec:
     decoder = zstandard.ZstdDecompressor()
     size_of = zstandard.frame_content_size
 
-    def unpack(data: bytes, limit: int) -> bytes:
+    def unpack(data: bytes | memoryview, limit: int) -> bytes:
         try:
             # the promised size would be allocated unseen
             if size_of(data) > limit:
@@ -178,10 +179,10 @@ def _lzo() -> Codec:
     ]
     decompress.restype = ctypes.c_int
 
-    def unpack(data: bytes, limit: int) -> bytes:
+    def unpack(data: bytes | memoryview, limit: int) -> bytes:
         out = ctypes.create_string_buffer(limit)
         size = ctypes.c_size_t(limit)
-        status = decompress(data, len(data), out, ctypes.byref(size), None)
+        status = decompress(bytes(data), len(data), out, ctypes.byref(size), None)
         if status != 0:
             raise CodecError(f"lzo: error {status}")
         return ctypes.string_at(out, size.value)

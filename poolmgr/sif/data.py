@@ -19,7 +19,7 @@ from poolmgr.model.finding import Finding
 from poolmgr.sif import codecs
 from poolmgr.sif.codecs import Codec, CodecError
 from poolmgr.sif.header import finding
-from poolmgr.sif.source import Source
+from poolmgr.sif.source import IntoSource, Source
 from poolmgr.sif.squashfs import SIZE_BITS, STORED_BLOCK
 from poolmgr.sif.tables import Tables
 
@@ -44,11 +44,11 @@ class Digest:
     def __post_init__(self) -> None:
         self.state = hashlib.new(self.algorithm, usedforsecurity=False)
 
-    def feed(self, at: int, data: bytes) -> None:
+    def feed(self, at: int, data: memoryview) -> None:
         begin, end = max(self.start, at), min(self.end, at + len(data))
         if begin < end:
             whole = begin == at and end == at + len(data)
-            self.state.update(data if whole else memoryview(data)[begin - at : end - at])
+            self.state.update(data if whole else data[begin - at : end - at])
 
     @property
     def hex(self) -> str:
@@ -100,26 +100,29 @@ def read_through(
     work = _Unpacker(filesystems)
     threads = threads or processors()
     with ThreadPoolExecutor(threads, thread_name_prefix="unpack") as pool:
-        ahead: set[Future[Outcome]] = set()
+        ahead: dict[Future[Outcome], memoryview] = {}
         size = min(PIECE, max(LEAST_PIECE, source.size // PIECES))
+        memory = _Memory(source, size)
         for piece in _pieces(filesystems, digests, outcome, size):
             if outcome.bad_blocks >= MAX_FINDINGS and not digests:
                 break
-            data = source.read_at(piece.start, piece.end - piece.start)
-            if len(data) != piece.end - piece.start:
-                wanted = piece.end - piece.start
+            wanted = piece.end - piece.start
+            data = memory.read(piece.start, wanted)
+            if len(data) != wanted:
                 outcome.findings.append(
                     finding("short-read", f"{wanted} bytes at {piece.start} expected, {len(data)} read")
                 )
                 break
             if piece.items:
-                ahead.add(pool.submit(work, piece, data))
+                ahead[pool.submit(work, piece, data)] = data
             for digest in digests:
                 digest.feed(piece.start, data)
+            if not piece.items:
+                memory.give_back(data)
             while len(ahead) > 2 * threads:
-                done, ahead = wait(ahead, return_when=FIRST_COMPLETED)
-                for future in done:
+                for future in wait(ahead, return_when=FIRST_COMPLETED).done:
                     _join(outcome, future.result())
+                    memory.give_back(ahead.pop(future))
         for future in ahead:
             _join(outcome, future.result())
     outcome.findings.sort(key=lambda f: f.where)
@@ -127,6 +130,30 @@ def read_through(
         more = outcome.bad_blocks - MAX_FINDINGS
         outcome.findings.append(finding("sq-data", f"{more} or more further blocks do not unpack either"))
     return outcome
+
+
+class _Memory:
+    """The memory that pieces are read into, used again: fresh pages for each would cost up to a third."""
+
+    def __init__(self, source: Source, size: int) -> None:
+        self.source = source
+        self.size = size
+        """Bytes of most pieces, at most."""
+        self.free: list[memoryview] = []
+
+    def read(self, at: int, length: int) -> memoryview:
+        """``length`` bytes at ``at``; fewer only at the end of the file."""
+        if not isinstance(self.source, IntoSource):
+            return memoryview(self.source.read_at(at, length))
+        whole = self.free.pop() if self.free else memoryview(bytearray())
+        if len(whole) < length:
+            whole = memoryview(bytearray(max(length, self.size)))
+        return whole[: self.source.read_into(at, whole[:length])]
+
+    def give_back(self, data: memoryview) -> None:
+        """``data`` is needed no more."""
+        if isinstance(data.obj, bytearray):
+            self.free.append(memoryview(data.obj))
 
 
 def _join(total: Outcome, part: Outcome) -> None:
@@ -211,7 +238,7 @@ class _Unpacker:
             held[compressor] = codecs.open_codec(compressor)
         return held[compressor]
 
-    def __call__(self, piece: _Piece, data: bytes) -> Outcome:
+    def __call__(self, piece: _Piece, data: memoryview) -> Outcome:
         outcome = Outcome()
         for number, key in piece.items:
             tables = self.filesystems[number].tables

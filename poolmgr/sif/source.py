@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, runtime_checkable
 
 
 class Source(Protocol):
@@ -18,6 +18,15 @@ class Source(Protocol):
 
     def read_at(self, offset: int, length: int) -> bytes:
         """``length`` bytes at ``offset``, fewer only at the end of the file."""
+        ...
+
+
+@runtime_checkable
+class IntoSource(Source, Protocol):
+    """A source that can fill memory which is there already."""
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        """Fill ``buffer`` from ``offset`` on; how many bytes came, fewer only at the end of the file."""
         ...
 
 
@@ -60,6 +69,15 @@ class FileSource:
             parts.append(more)
             got += len(more)
         return b"".join(parts)
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        got = 0
+        while got < len(buffer):
+            more = os.preadv(self.fd, [buffer[got:]], offset + got)
+            if not more:
+                break
+            got += more
+        return got
 
     def first_hole(self) -> int | None:
         """Where the file has no bytes on disk before its end; None where it is whole."""
