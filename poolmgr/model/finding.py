@@ -46,9 +46,11 @@ class Level(StrEnum):
     TABLES = "tables"
     DATA = "data"
 
-    @property
-    def depth(self) -> int:
-        return list(Level).index(self)
+    depth: int
+    """0 for the first; asked for every image of a pool, so it is no search."""
+
+    def __init__(self, _: str) -> None:
+        self.depth = len(type(self).__members__)
 
     def includes(self, other: Level) -> bool:
         return self.depth >= other.depth

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from poolmgr.model.blob import Blob
 from poolmgr.model.finding import Level
@@ -22,7 +22,7 @@ class Holding:
     blobs: Mapping[str, Local]
     """Path of each blob that was asked for -> what is there of it."""
     proven: Mapping[str, Held]
-    """sha256 -> a file of the destination whose bytes are proven to have it."""
+    """sha256 -> a file of the destination whose bytes are proven to have it; empty where all is there."""
 
 
 def look(folder: State, blobs: Iterable[Blob], *, rehash: bool = False) -> Holding:
@@ -30,9 +30,9 @@ def look(folder: State, blobs: Iterable[Blob], *, rehash: bool = False) -> Holdi
     identity = folder.identity()
     attested = load(folder.attest, identity) if identity is not None else Attested()
     begun = scan(folder.partial)
-    by_sha256 = _proven_elsewhere(folder, attested)
     bad = Quarantine(folder.quarantine).hashes()
     result = {}
+    absent = []
     for blob in blobs:
         try:
             st = os.lstat(folder.root / blob.path)
@@ -42,15 +42,17 @@ def look(folder: State, blobs: Iterable[Blob], *, rehash: bool = False) -> Holdi
             size = st.st_size if stat.S_ISREG(st.st_mode) else -1
             standing = attested.standing(blob.path, st)
             proven = standing is not None and standing.proves(Level.MOUNT, blob.sha256) and not rehash
+        if size != blob.size:
+            absent.append(blob)
         sizes = [p.size for p in begun.get(blob.sha256 or "", ()) if p.size <= blob.size]
-        other = by_sha256.get(blob.sha256) if blob.sha256 and size != blob.size else None
         result[blob.path] = Local(
-            size=size,
-            proven=proven,
-            partial=max(sizes, default=0),
-            elsewhere=other.path if other is not None and other.path != blob.path else None,
-            quarantined=blob.sha256 in bad,
+            size=size, proven=proven, partial=max(sizes, default=0), quarantined=blob.sha256 in bad
         )
+    by_sha256 = _proven_elsewhere(folder, attested) if absent else {}
+    for blob in absent:
+        other = by_sha256.get(blob.sha256 or "")
+        if other is not None and other.path != blob.path:
+            result[blob.path] = replace(result[blob.path], elsewhere=other.path)
     return Holding(result, by_sha256)
 
 
