@@ -37,10 +37,26 @@ class MapRow:
     """The registry's digest of that image: ``sha256:`` and 64 hex digits."""
 
 
-def parse_map(data: bytes, source: str) -> tuple[MapRow, ...]:
+@dataclass(frozen=True, slots=True)
+class TaskMap:
+    """A map as it was read: what can be understood of it, and what is wrong."""
+
+    source: str
+    rows: tuple[MapRow, ...]
+    problems: tuple[str, ...] = ()
+
+    def refuse(self, more: Iterable[str] = (), hint: str = "") -> None:
+        """``MapInvalidError`` with everything that is wrong, ``more`` included, unless nothing is."""
+        problems = [*self.problems, *more]
+        if problems:
+            rest = f" (and {len(problems) - 1:,} more)" if problems[1:] else ""
+            raise MapInvalidError(f"{self.source}: {problems[0]}{rest}", hint=hint or _HINT, details=problems)
+
+
+def parse_map(data: bytes, source: str) -> TaskMap:
     """The rows of a map; the form is told by the name's ending, else by the text itself.
 
-    ``MapInvalidError`` lists everything that is wrong.
+    ``MapInvalidError`` for what is no map at all; rows that are wrong are problems of the map.
     """
     if len(data) > MAX_MAP_BYTES:
         raise _bad(source, f"{len(data):,} bytes, more than the {MAX_MAP_BYTES:,} that a map may have")
@@ -57,12 +73,9 @@ def parse_map(data: bytes, source: str) -> tuple[MapRow, ...]:
         if row.task in rows:
             problems.append(f"{where}: task {row.task!r} stands more than once")
         rows[row.task] = row
-    if problems:
-        more = f" (and {len(problems) - 1:,} more)" if problems[1:] else ""
-        raise _bad(source, problems[0] + more, problems)
-    if not rows:
+    if not rows and not problems:
         raise _bad(source, "names no task")
-    return tuple(rows.values())
+    return TaskMap(source, tuple(rows.values()), tuple(problems))
 
 
 # --- forms ------------------------------------------------------------------------------------------
@@ -217,5 +230,5 @@ def _no_constant(word: str) -> None:
     raise ValueError(f"{word} is no JSON value")
 
 
-def _bad(source: str, what: str, details: Iterable[str] = ()) -> MapInvalidError:
-    return MapInvalidError(f"{source}: {what}", hint=_HINT, details=details)
+def _bad(source: str, what: str) -> MapInvalidError:
+    return MapInvalidError(f"{source}: {what}", hint=_HINT)

@@ -25,7 +25,7 @@ from poolmgr.errors import (
 )
 from poolmgr.model.finding import Level
 from poolmgr.model.index import name_trouble
-from poolmgr.model.task_map import MAX_MAP_BYTES, MapRow, parse_map
+from poolmgr.model.task_map import MAX_MAP_BYTES, MapRow, TaskMap, parse_map
 from poolmgr.ops.image_checks import Content, ImageCheck, Inspect
 from poolmgr.ops.progress import Progress, Silent
 from poolmgr.ops.push_files import Demand, LocalFile, Refused, examine, find_files
@@ -124,16 +124,15 @@ class Push:
     def plan(self) -> PushPlan:
         """Look at everything and decide. What is wrong is in the plan's problems and in ``refused``."""
         files, maps = find_files(self.request.paths)
-        rows, source, folder = self._map(maps)
+        tasks = self._map(maps)
         if self.request.pull_request:
-            self.view = self.writer.resume(self._title(rows)) or self.view
+            self.view = self.writer.resume(self._title(tasks.rows)) or self.view
         sizes = {size for path in files if (size := _size(path)) is not None}
         self._pool = read_pool(self.view, sizes, self.progress)
         held = self._pool.held
         own = None if self.view.root is None else os.path.abspath(self.view.root)
-        self._meant = resolve_map(
-            rows, source, files, held.blobs, bases=(os.getcwd(), os.path.abspath(folder)), own=own
-        )
+        bases = (os.getcwd(), os.path.dirname(os.path.abspath(tasks.source)))
+        self._meant = resolve_map(tasks, files, held.blobs, bases=bases, own=own)
         wanted = set(self._meant.files.values())
         self.unmapped = tuple(key for key in files.values() if key not in wanted)
         chosen = {path: key for path, key in files.items() if key in wanted}
@@ -153,8 +152,8 @@ class Push:
         more = f" (and {len(wrong) - 1:,} more)" if wrong[1:] else ""
         raise PushRefusedError(f"nothing was written: {wrong[0]}{more}", hint=hint, details=wrong)
 
-    def _map(self, maps: Sequence[Path]) -> tuple[tuple[MapRow, ...], str, str]:
-        """(rows, name for messages, folder that relative paths may start from)."""
+    def _map(self, maps: Sequence[Path]) -> TaskMap:
+        """The map that was named, else the one that lies in a folder of the request."""
         name = self.request.tasks
         if name is None:
             if len(maps) != 1:
@@ -166,12 +165,12 @@ class Push:
             name = str(maps[0])
         try:
             if name == "-":
-                return parse_map(sys.stdin.buffer.read(MAX_MAP_BYTES + 1), "stdin"), "stdin", os.getcwd()
+                return parse_map(sys.stdin.buffer.read(MAX_MAP_BYTES + 1), "stdin")
             with open(name, "rb") as file:
                 data = file.read(MAX_MAP_BYTES + 1)
         except OSError as e:
             raise BadFileError(f"{name}: {e.strerror}", hint="--tasks names the map") from None
-        return parse_map(data, name), name, os.path.dirname(os.path.abspath(name))
+        return parse_map(data, name)
 
     def _title(self, rows: Sequence[MapRow]) -> str:
         """Of the pull request: the same for the same wish, so that an interrupted one is found again."""

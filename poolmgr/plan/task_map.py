@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
-from poolmgr.errors import MapInvalidError
 from poolmgr.model.index import nearest
-from poolmgr.model.task_map import MapRow
+from poolmgr.model.task_map import TaskMap
 
 
 @dataclass(frozen=True)
@@ -24,8 +23,7 @@ class Meant:
 
 
 def resolve_map(
-    rows: Iterable[MapRow],
-    source: str,
+    task_map: TaskMap,
     files: Mapping[str, str],
     blobs: Container[str],
     *,
@@ -37,7 +35,7 @@ def resolve_map(
     A row may name a file by its path (relative to one of ``bases``), by its name alone, or a blob by
     its path; never a file that was not given to the push, so that a map from somebody else cannot
     reach for one. ``own``: the pool's folder, where it is one. ``MapInvalidError`` lists every row
-    that means nothing or two things.
+    that is wrong in itself, or means nothing or two things.
     """
     named: dict[str, list[str]] = {}
     for path in files:
@@ -46,7 +44,7 @@ def resolve_map(
     tasks: dict[str, str] = {}
     held: dict[str, str] = {}
     images: dict[str, tuple[str, str | None]] = {}
-    for row in rows:
+    for row in task_map.rows:
         value = row.file.removeprefix("./")
         found = _found(value, files, named, bases)
         is_blob = value in blobs
@@ -71,13 +69,8 @@ def resolve_map(
             problems.append(
                 f"task {row.task!r}: {value!r} is none of the {len(files):,} files and no blob{also}"
             )
-    if problems:
-        more = f" (and {len(problems) - 1:,} more)" if problems[1:] else ""
-        raise MapInvalidError(
-            f"{source}: {problems[0]}{more}",
-            hint="name a file that is given to push (PATH…), or the path of a blob as 'poolmgr ls' shows it",
-            details=problems,
-        )
+    unknown = "name a file that is given to push (PATH…), or the path of a blob as 'poolmgr ls' shows it"
+    task_map.refuse(problems, hint=unknown if problems else "")
     return Meant(tasks, held, images)
 
 

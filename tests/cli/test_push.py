@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from tests.conftest import RunPoolmgr
+from tests.loopback.hub import Hub
 from tests.ops.push_kit import batch, image, index_of, make_files, name_of, write_map
 
 
@@ -84,3 +85,22 @@ def test_the_map_from_stdin(tmp_path: Path, poolmgr: RunPoolmgr) -> None:
     words = ("push", *files, "-p", "pool", "--variant", "v", "--tasks", "-")
     assert poolmgr(*words, stdin=f"t\t{name_of(1)}\n").returncode == 0
     assert index_of(tmp_path / "pool") == {"v": {"t": f"images/{name_of(1)}"}}
+
+
+def test_a_pool_on_the_hub(hub: Hub, tmp_path: Path, poolmgr: RunPoolmgr) -> None:
+    repo = hub.add_repo("datasets", "acme/pool", {"README.md": b"# pool\n"})
+    new = batch(tmp_path / "new", 1)
+    words = ("push", new, "-p", "hf://datasets/acme/pool", "--variant", "v")
+    env = {"HF_HUB_DISABLE_XET": "1", "HF_HOME": str(tmp_path / "hf")}
+    hub.outsiders.add("hf_reader")
+    refused = poolmgr(*words, env={**env, **hub.env("hf_reader")})
+    assert refused.returncode == 4
+    assert "has no right" in refused.stderr
+    assert not hub.requests(method="PUT")
+    done = poolmgr(*words, env={**env, **hub.env()})
+    assert done.returncode == 0, done.stderr
+    assert f"commit {repo.refs['main'][:12]}" in done.stdout
+    proposed = poolmgr(*words[:-1], "w", "--pr", env={**env, **hub.env()})
+    assert proposed.returncode == 0, proposed.stderr
+    assert "pull request  http" in proposed.stdout
+    assert repo.pulls[1]["status"] == "open"

@@ -26,6 +26,7 @@ from poolmgr.ops import push as push_module
 from poolmgr.ops import push_hub
 from poolmgr.ops.push_edit import Edit
 from poolmgr.ops.view import PoolView
+from poolmgr.store import hub_push
 from poolmgr.store.hub import HubStore
 from tests.conftest import ROOT
 from tests.loopback.hub import TOKEN, Hub
@@ -320,6 +321,7 @@ from poolmgr.model.manifest import Manifest
 from poolmgr.ops import push_hub
 from poolmgr.ops.push_edit import Edit
 from poolmgr.ops.view import PoolView
+from poolmgr.store import hub_push
 from poolmgr.store.hub import HubStore
 from tests.loopback.hub import TOKEN
 from tests.ops.push_kit import push
@@ -427,3 +429,20 @@ def test_retracting_on_the_hub(hub: Hub, repo: Repo, tmp_path: Path) -> None:
     hub.fault("/commit/main", before=lambda: theirs(repo, 51, "task_2"))
     with pytest.raises(PushRefusedError, match="task_2"):
         edit.carry_out(changes, "Retract 1 task of v")
+
+
+def test_only_the_bytes_changed_after_they_were_sent(
+    hub: Hub, repo: Repo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write through a memory map may leave every date as it was; the fingerprint tells."""
+    run = run_of(view_of(hub), batch(tmp_path / "new", 1))
+    plan = run.plan()
+    before = repo.refs["main"]
+    file = tmp_path / "new" / name_of(1)
+    monkeypatch.setattr(hub_push, "_stamp", lambda source: None)
+    monkeypatch.setattr(
+        hub_push, "_refuse_changed", lambda *_: file.write_bytes(file.read_bytes()[:-1] + b"?")
+    )
+    with pytest.raises(BadFileError, match="changed since it was checked"):
+        run.carry_out(plan)
+    assert repo.refs["main"] == before

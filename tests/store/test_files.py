@@ -316,3 +316,42 @@ def test_a_read_only_filesystem_and_another_one(tmp_path: Path) -> None:
             write_durable(place / "f", b"x")
     finally:
         subprocess.run(["umount", str(place)], check=True)
+
+
+def test_swap_only_what_is_expected(tmp_path: Path) -> None:
+    file = tmp_path / "index"
+    assert files.swap_durable(file, b"1", None)
+    assert not files.swap_durable(file, b"2", None), "it is there already"
+    assert not files.swap_durable(file, b"2", b"other")
+    assert file.read_bytes() == b"1"
+    assert files.swap_durable(file, b"2", b"1")
+    assert file.read_bytes() == b"2"
+    file.unlink()
+    assert not files.swap_durable(file, b"3", b"2"), "it is gone"
+    assert os.listdir(tmp_path) == []
+
+
+def test_swap_notices_a_writer_in_the_same_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "index"
+    file.write_bytes(b"1")
+    real, calls = files._exchange, []
+
+    def late(one: Path, other: Path) -> bool:
+        if not calls:
+            file.write_bytes(b"theirs")  # after our look, before our rename
+        calls.append(one)
+        return real(one, other)
+
+    monkeypatch.setattr(files, "_exchange", late)
+    assert not files.swap_durable(file, b"2", b"1")
+    assert file.read_bytes() == b"theirs"
+    assert os.listdir(tmp_path) == ["index"]
+
+
+def test_swap_on_a_filesystem_that_cannot_exchange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_exchange", lambda *_: False)
+    file = tmp_path / "index"
+    file.write_bytes(b"1")
+    assert files.swap_durable(file, b"2", b"1")
+    assert not files.swap_durable(file, b"3", b"1")
+    assert file.read_bytes() == b"2"
