@@ -70,7 +70,7 @@ def run(folder: Path, megabytes: int, repeat: int) -> None:
             to = folder / "mirror"
             fetch(to, "original")
             kept = {p.name for p in to.rglob("*.sif")}
-            delta, moved = measure(lambda n, kind=kind, to=to, kept=kept: again(to, kind, kept), repeat)
+            delta, moved = measure(lambda _, kind=kind, to=to, kept=kept: again(to, kind, kept), repeat)
             whole, size = measure(lambda n, kind=kind: fetch(folder / f"whole-{kind}-{n}", kind), repeat)
             (made,) = pool.glob(f"derived/base--{kind}-*.sif")
             print(
