@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import stat
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -117,6 +118,10 @@ class Mover:
                 copied = self._copy(item, self.folder.root / item.source)
                 if copied is not None:
                     return copied
+            if item.state in (State.MISSING, State.PARTIAL) and self._arrived(item.blob):
+                kept = self._prove_in_place(item)
+                if kept is not None:
+                    return kept
             begun = self.partials.of(self._key(item.blob))
             if not wait and self._alive(begun):
                 return Outcome(item, Result.BUSY)
@@ -140,6 +145,14 @@ class Mover:
             return self._quarantine(item, path, sha256, report)
         self._attest(blob.path, path, sha256, report)
         return Outcome(item, Result.KEPT, sha256=sha256)
+
+    def _arrived(self, blob: Blob) -> bool:
+        """Whether another fetch has brought the blob since the plan was made."""
+        try:
+            st = os.lstat(self.folder.root / blob.path)
+        except OSError:
+            return False
+        return stat.S_ISREG(st.st_mode) and st.st_size == blob.size
 
     def _copy(self, item: Item, source: Path) -> Outcome | None:
         """The bytes of a proven file under another name; None when it turns out wrong."""

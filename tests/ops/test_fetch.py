@@ -463,3 +463,15 @@ def test_another_fetchs_unfinished_blob_is_waited_for(
         other.close()
     assert files(to) == only(*PATHS[:4])
     assert other.mine(SHA[PATHS[1]]).read_bytes() == IMAGES[PATHS[1]][:100]
+
+
+def test_what_another_run_brought_since_the_plan_is_not_fetched_again(hub: Hub, to: Path) -> None:
+    fill(hub)
+    run = Fetch(view_of(hub), Request(to, ("original",), reserve=0), transfer="http")
+    plan = run.plan()
+    fetch(hub, to)
+    hub.log.clear()
+    late = run.carry_out(plan)
+    assert [o.result for o in late.outcomes] == [Result.KEPT] * 4
+    assert late.exit is Exit.GOOD
+    assert not hub.requests(".sif")
