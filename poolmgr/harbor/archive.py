@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from poolmgr.harbor.tar import Member, TarError, members
-from poolmgr.harbor.tree import CHUNK, Kind, Tree, UnreadableError
+from poolmgr.harbor.tree import CHUNK, Kind, NamedTree, UnreadableError
 
 GZIP = b"\x1f\x8b"
 KINDS = {"0": Kind.FILE, "1": Kind.FILE, "2": Kind.LINK, "5": Kind.FOLDER}
@@ -72,14 +72,13 @@ def _engine() -> Any:
     return isal_zlib
 
 
-class ArchiveTree(Tree):
+class ArchiveTree(NamedTree):
     """The files of one task archive."""
 
     def __init__(self, data: bytes, found: list[Member]) -> None:
         self._data = data
+        super().__init__()
         self._members: dict[str, Member] = {}
-        self._kinds: dict[str, Kind] = {"": Kind.FOLDER}
-        self._inside_of: dict[str, list[str]] = {"": []}
         for member in found:
             self._add(member)
 
@@ -108,37 +107,10 @@ class ArchiveTree(Tree):
             self._inside_of.setdefault(path, [])
 
     def _folder(self, path: str, needed_by: str) -> None:
-        new: list[str] = []
-        while path not in self._inside_of:
-            if path in self._kinds:
-                raise ArchiveError(
-                    f"{needed_by!r} is stored under {path!r}, which is a {self._kinds[path].value}"
-                )
-            new.append(path)
-            path = path.rpartition("/")[0]
-        for folder in reversed(new):
-            self._kinds[folder] = Kind.FOLDER
-            self._inside_of[folder] = []
-            self._inside_of[folder.rpartition("/")[0]].append(folder)
-
-    def kind(self, path: str) -> Kind | None:
-        return self._kinds.get(path)
-
-    def entries(self, top: str) -> dict[str, Kind]:
-        start = self.resolve(top)
-        skip = len(start) + 1 if start else 0
-        found: dict[str, Kind] = {}
-        folders = [start]
-        while folders:
-            for path in self._inside_of.get(folders.pop(), ()):
-                kind = self._kinds[path]
-                found[path[skip:]] = kind
-                if kind is Kind.FOLDER:
-                    folders.append(path)
-        return found
-
-    def names(self, folder: str) -> list[str]:
-        return [path.rpartition("/")[2] for path in self._inside_of.get(folder, ())]
+        for taken in self._put_folder(path):
+            raise ArchiveError(
+                f"{needed_by!r} is stored under {taken!r}, which is a {self._kinds[taken].value}"
+            )
 
     def chunks(self, path: str) -> tuple[int, Iterator[bytes]]:
         if self._kinds.get(path) is not Kind.FILE:

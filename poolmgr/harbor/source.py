@@ -7,7 +7,9 @@ namespace. Nothing is dropped in silence: what is no task comes with its reason.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,6 +22,8 @@ from poolmgr.harbor.tree import FolderTree, Tree
 from poolmgr.model.environment import NotTask, Scheme, Task
 
 TASK_TOML = "task.toml"
+AT_ONCE = 8
+"""Tasks read at once where their files lie afar."""
 MAX_DEPTH = 3
 """How many folders deep sub-datasets are looked for."""
 
@@ -32,6 +36,10 @@ class Part:
     where: str
     folders: tuple[tuple[str, str], ...] = ()
     """(name, folder) of what may be a task."""
+    listed: tuple[tuple[str, str, Tree], ...] = ()
+    """(name, address, tree) of folders in a repository, whose files are read from afar."""
+    close: Callable[[], None] | None = None
+    """Ends the reading from afar at once, for a run that stops."""
     archive: ArchiveFile | None = None
     refused: tuple[NotTask, ...] = ()
     """What was seen to be no task before it was opened."""
@@ -123,6 +131,7 @@ class Work:
     place: Place
     folder: str | None = None
     data: bytes | None = None
+    tree: Tree | None = None
     refused: NotTask | None = None
     digest: str | None = None
     """What the task's package digest must be; None where nobody recorded one."""
@@ -132,7 +141,7 @@ class Work:
         if self.refused is not None:
             return Found(self.refused)
         try:
-            tree = (
+            tree = self.tree or (
                 FolderTree(self.folder) if self.folder is not None else open_archive(self.data or b"", limits)
             )
         except ArchiveError as e:
@@ -145,10 +154,32 @@ class Work:
         return Found(item, tree)
 
 
-def tasks(parts: Iterable[Part], schemes: frozenset[Scheme], limits: Limits | None = None) -> Iterator[Found]:
+def tasks(parts: Sequence[Part], schemes: frozenset[Scheme], limits: Limits | None = None) -> Iterator[Found]:
     """Every folder and row of ``parts`` in order: a task with its environments hashed, or why not."""
     limits = limits or Limits()
+    if any(part.listed for part in parts):
+        return without_doubles(_ahead(parts, schemes, limits))
     return without_doubles(work.open(schemes, limits) for work in to_do(parts))
+
+
+def _ahead(parts: Sequence[Part], schemes: frozenset[Scheme], limits: Limits) -> Iterator[Found]:
+    """The stream in order, a few tasks at once: what lies afar takes its time to come."""
+    pending: deque[Future[Found]] = deque()
+    has_ended = False
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        try:
+            for work in to_do(parts):
+                pending.append(pool.submit(work.open, schemes, limits))
+                if len(pending) > 2 * AT_ONCE:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+            has_ended = True
+        finally:
+            if not has_ended:
+                for close in filter(None, (part.close for part in parts)):
+                    close()
+                pool.shutdown(cancel_futures=True)
 
 
 def without_doubles(stream: Iterable[Found]) -> Iterator[Found]:
@@ -173,6 +204,8 @@ def to_do(parts: Iterable[Part]) -> Iterator[Work]:
             yield Work(Place(part.dataset, refused.name, refused.where), refused=refused)
         for name, folder in part.folders:
             yield Work(Place(part.dataset, name, folder), folder=folder, digest=part.digests.get(name))
+        for name, address, tree in part.listed:
+            yield Work(Place(part.dataset, name, address), tree=tree)
         if part.archive is not None:
             yield from _rows(part.dataset, part.archive)
 

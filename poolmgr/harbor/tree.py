@@ -113,6 +113,47 @@ class Tree(ABC):
             return None
 
 
+class NamedTree(Tree):
+    """A tree of which every name is known from the start: an archive, a repository's listing."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, Kind] = {"": Kind.FOLDER}
+        self._inside_of: dict[str, list[str]] = {"": []}
+
+    def _put_folder(self, path: str) -> list[str]:
+        """Make ``path`` a folder, and all above it; [the one that is something else], if there is one."""
+        new: list[str] = []
+        while path not in self._inside_of:
+            if path in self._kinds:
+                return [path]
+            new.append(path)
+            path = path.rpartition("/")[0]
+        for folder in reversed(new):
+            self._kinds[folder] = Kind.FOLDER
+            self._inside_of[folder] = []
+            self._inside_of[folder.rpartition("/")[0]].append(folder)
+        return []
+
+    def kind(self, path: str) -> Kind | None:
+        return self._kinds.get(path)
+
+    def entries(self, top: str) -> dict[str, Kind]:
+        start = self.resolve(top)
+        skip = len(start) + 1 if start else 0
+        found: dict[str, Kind] = {}
+        folders = [start]
+        while folders:
+            for path in self._inside_of.get(folders.pop(), ()):
+                kind = self._kinds[path]
+                found[path[skip:]] = kind
+                if kind is Kind.FOLDER:
+                    folders.append(path)
+        return found
+
+    def names(self, folder: str) -> list[str]:
+        return [path.rpartition("/")[2] for path in self._inside_of.get(folder, ())]
+
+
 class FolderTree(Tree):
     """A task folder on this machine."""
 

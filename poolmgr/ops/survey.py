@@ -20,10 +20,12 @@ from poolmgr.harbor.parquet import ArchiveFile
 from poolmgr.harbor.source import Found, Part, Work, discover, tasks, to_do, without_doubles
 from poolmgr.model.environment import NotTask, Scheme, Task
 from poolmgr.ops.dataset import opener_of, remote
+from poolmgr.ops.hub_tasks import folder_parts
 from poolmgr.ops.progress import Progress, Silent
 from poolmgr.settings import Settings
 from poolmgr.store.address import file_url_path, is_url, printable
 from poolmgr.store.base import OnRetry
+from poolmgr.store.hub import HubStore
 
 CHUNK_ITEMS = 64
 CHUNK_BYTES = 8 << 20
@@ -58,22 +60,28 @@ def _label(address: str) -> str:
 
 
 def _remote(address: str, label: str, settings: Settings, on_retry: OnRetry | None) -> list[Part]:
-    """The archives in a repository or bucket, each folder of them a sub-dataset."""
+    """The archives in a repository or bucket, each folder a sub-dataset; of the Hub task folders too."""
     there = remote(address, settings, on_retry=on_retry)
     store, below, inside = there.store, there.inside, sorted(there.files)
     opener = opener_of(store, there.files)
-    parts = []
-    for path in inside:
-        if path.endswith(".parquet"):
-            archive = ArchiveFile(f"{store.address}/{path}", partial(opener, path))
-            folder = path[len(below) :].strip("/").rpartition("/")[0]
-            folder = "" if folder == "data" else folder.removesuffix("/data")
-            parts.append(Part(f"{label}/{folder}" if folder else label, archive.name, archive=archive))
+    archives = [p for p in inside if p.endswith(".parquet")]
+    parts: list[Part] = []
+    tasks_in: frozenset[str] = frozenset()
+    if isinstance(store, HubStore):
+        parts, tasks_in = folder_parts(store, below, label, archives)
+    for path in archives:
+        if any(path[:i] in tasks_in for i, char in enumerate(path) if char == "/") or "" in tasks_in:
+            continue  # a file of a task
+        archive = ArchiveFile(f"{store.address}/{path}", partial(opener, path))
+        folder = path[len(below) :].strip("/").rpartition("/")[0]
+        folder = "" if folder == "data" else folder.removesuffix("/data")
+        parts.append(Part(f"{label}/{folder}" if folder else label, archive.name, archive=archive))
     if not parts:
         is_folders = any(p.endswith("/task.toml") for p in inside)
         raise DatasetInvalidError(
             f"{printable(address)}: no .parquet file"
-            + (", only task folders, which are not read file by file from afar" if is_folders else ""),
+            + (", only task folders, which are read one by one on the Hub alone" if is_folders else "")
+            + ("" if is_folders or not isinstance(store, HubStore) else " and no task folder"),
             hint="download the folder first, and name it here" if is_folders else "",
         )
     return parts
@@ -90,11 +98,11 @@ def stream(
     """Every task of ``parts``, and everything that is none with its reason."""
     progress = progress or Silent()
     limits = limits or Limits()
-    folders = sum(len(p.folders) for p in parts)
+    folders = sum(len(p.folders) + len(p.listed) for p in parts)
     archives = any(p.archive for p in parts)
     progress.begin("reading tasks", files=0 if archives else folders)
     try:
-        if jobs <= 1 or (folders <= FEW and not archives):
+        if jobs <= 1 or (folders <= FEW and not archives) or any(p.listed for p in parts):
             found: Iterable[Found] = tasks(parts, schemes, limits)
         else:
             found = without_doubles(_spread(parts, schemes, limits, jobs))

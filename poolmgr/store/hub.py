@@ -94,6 +94,14 @@ class HubStore:
                 self._commit = sha
             return self._commit
 
+    def files(self) -> Mapping[str, tuple[int, str, str | None]]:
+        """(size, git blob id, sha256 of an LFS file) of every file at the commit, by path.
+
+        Also those that are no pool's business: dot-leading names, and paths that no disk should take.
+        """
+        self.list()
+        return self._files
+
     @property
     def quota(self) -> Quota | None:
         """What the server said last of how many more requests it takes; None if it said nothing."""
