@@ -37,16 +37,21 @@ class _Files:
         self._kept: OrderedDict[str, bytes] = OrderedDict()
         self._size = 0
         self._lock = threading.Lock()
+        self._readers: dict[str, threading.Lock] = {}
+        """Git blob id -> held by the one that reads these bytes, while the others wait for them."""
 
     def read(self, path: str, size: int) -> tuple[int, Iterator[bytes]]:
         if size > WHOLE:
             return size, self._pieces(path, size)
         key = self._store.files()[path][1]
         with self._lock:
-            data = self._kept.get(key)
-        if data is None:
-            data = self._store.read(path, limit=size)
-            self._keep(key, data)
+            one_reader = self._readers.setdefault(key, threading.Lock())
+        with one_reader:
+            with self._lock:
+                data = self._kept.get(key)
+            if data is None:
+                data = self._store.read(path, limit=size)
+                self._keep(key, data)
         return size, iter((data,))
 
     def _keep(self, key: str, data: bytes) -> None:

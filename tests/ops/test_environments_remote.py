@@ -104,7 +104,9 @@ def test_task_folders_count_as_a_download_of_them_does(folders: Path, hub: Hub, 
         for r in hub.requests()
         if "/resolve/" in r.target
     }
-    assert not any("solution" in p or "instruction" in p or "t00/tests" in p for p in read), "only what counts"
+    assert not any("solution" in p or "instruction" in p or "t00/tests" in p for p in read), (
+        "only what counts"
+    )
     assert len([p for p in read if p.endswith("environment/big")]) == 1, "equal files are read once"
     listings = [r for r in hub.requests() if "/tree/" in r.target]
     assert len({r.target for r in listings}) == 1, "one pinned commit"
