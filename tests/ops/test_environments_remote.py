@@ -141,7 +141,7 @@ def test_bytes_that_the_commit_does_not_record_are_never_counted(
     folders: Path, hub: Hub, env: dict[str, str], poolmgr: RunPoolmgr
 ) -> None:
     hub.add_repo("datasets", "acme/folders", files_of(folders))
-    hub.fault("t05/environment/Dockerfile", html=True, times=None)
+    hub.fault("/environment/Dockerfile", html=True, times=None)
     done = poolmgr("env", "count", "hf://datasets/acme/folders", env=env)
     assert done.returncode == 3, done.stderr
     assert "bad-transfer" in done.stderr
