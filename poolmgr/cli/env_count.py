@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
@@ -149,40 +149,34 @@ def _reasons(c: Count) -> str:
 
 
 def _table(out: Output, counts: Sequence[Count], together: Count, limit: int) -> None:
-    header = [
-        "dataset",
-        "tasks",
-        "not tasks",
-        "environments",
-        "snapshots",
-        "compose",
-        "image only",
-        "single-use",
-        "",
-    ]
+    """One line a dataset, with the columns in which anything stands; then all of them as one."""
+    columns: dict[str, Callable[[Count], int]] = {
+        "tasks": lambda c: c.tasks,
+        "not tasks": lambda c: len(c.not_tasks),
+        "environments": lambda c: c.environments,
+        "snapshots": lambda c: c.snapshots,
+        "compose": lambda c: c.by_definition.get(Definition.COMPOSE, 0),
+        "image only": lambda c: len(c.image_only),
+        **{
+            f"by {scheme}": lambda c, scheme=scheme: len(c.others.get(scheme, ()))  # type: ignore[misc]
+            for scheme in sorted(together.others)
+        },
+    }
+    always = ("tasks", "environments", "snapshots")
+    kept = {name: of for name, of in columns.items() if name in always or any(map(of, counts))}
     rows = [
         [
-            c.name,
-            *map(
-                text.number,
-                (
-                    c.tasks,
-                    len(c.not_tasks),
-                    c.environments,
-                    c.snapshots,
-                    c.by_definition.get(Definition.COMPOSE, 0),
-                    len(c.image_only),
-                    c.single_use,
-                ),
-            ),
+            text.name(c.name),
+            *(text.number(of(c)) for of in kept.values()),
             "over" if c.snapshots > limit else "",
         ]
-        for c in (*counts, together)
+        for c in counts
     ]
-    out.table(rows, header, right=range(1, 8))
-    both = shared(counts)
-    out.line(f"shared by two or more of the datasets: {text.counted(len(both), 'environment')}")
-    out.line(f"together: {_against(together.snapshots, limit)}")
+    out.table(rows, ["dataset", *kept, ""], right=range(1, 1 + len(kept)))
+    out.line()
+    _block(out, together, limit)
+    both = text.counted(len(shared(counts)), "environment")
+    out.line(f"  shared by two or more of the datasets: {both}")
 
 
 def _listing(out: Output, c: Count, by_hash: bool, exact: bool) -> None:

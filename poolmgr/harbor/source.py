@@ -232,7 +232,9 @@ def _rows(dataset: str, file: ArchiveFile) -> Iterator[Work]:
 
 
 def _not(place: Place, code: str, message: str) -> NotTask:
-    return NotTask(place.dataset, place.name, place.where, finding(code, message))
+    row = place.where.rpartition(" row ")[2]
+    found = finding(code, message, f"row {row}" if row.isdecimal() else "")
+    return NotTask(place.dataset, place.name, place.where, found)
 
 
 def _is_archive(entry: os.DirEntry[str]) -> bool:

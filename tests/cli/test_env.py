@@ -77,7 +77,14 @@ def test_several_datasets(swegym: Path, tmp_path: Path, poolmgr: RunPoolmgr) -> 
     document = json.loads(done.stdout)
     assert document["together"]["environments"] == 12
     assert [s["datasets"] for s in document["shared"]] == [["swegym", "other"]]
-    text = poolmgr("env", "count", swegym, tmp_path / "other", "--limit", 100).stdout
+    (tmp_path / "other" / "notes").mkdir()
+    text = poolmgr("env", "count", swegym, tmp_path / "other", "--limit", 11, "--scheme", "build").stdout
+    lines = [line.split() for line in text.splitlines()]
+    assert ["swegym", "12", "0", "12", "12", "12", "over"] in lines
+    assert ["other", "1", "1", "1", "1", "1"] in lines
+    assert ["together:", "13", "tasks"] in lines
+    assert ["not", "tasks", "1", "no-task-toml", "1"] in lines
+    assert "over the limit of 11" in text
     assert "shared by two or more of the datasets: 1 environment" in text
 
 
@@ -87,6 +94,19 @@ def test_bad_input_is_named_and_exits_3(tmp_path: Path, poolmgr: RunPoolmgr) -> 
     done = poolmgr("env", "count", tmp_path / "d")
     assert done.returncode == 3
     assert "bad-task-toml  bad: task.toml: not TOML" in done.stdout
+
+
+def test_a_row_is_named_by_its_index(tmp_path: Path, poolmgr: RunPoolmgr) -> None:
+    good = tar_of(write_task(tmp_path / "t"))
+    write_parquet(tmp_path / "a.parquet", [("a", good), ("a", good), (None, good), ("cut", good[:-20])])
+    done = poolmgr("env", "count", tmp_path / "a.parquet")
+    assert done.returncode == 3
+    for line in (
+        "duplicate-task  a: row 1: 'a' was read before, from another place",
+        "row 2: its path is null",
+        "bad-archive-row  cut: row 3: the gzip stream is cut off",
+    ):
+        assert line in done.stdout
 
 
 def test_nothing_counted_is_a_failure(tmp_path: Path, poolmgr: RunPoolmgr) -> None:
