@@ -58,17 +58,13 @@ def write_locks(
             time=time.time(),
             complete=whole,
         )
+        written[variant] = lock = folder.write_lock(lock, _joined)
         old = before.get(variant)
-        if old is not None and lock.subset:
-            if (old.source, old.commit) == (lock.source, lock.commit):
-                lock = _joined(old, lock)
-            elif set(old.tasks) - set(lock.tasks):
-                notes.append(
-                    f"{variant}: the tasks fetched before from {old.source} "
-                    f"at {old.commit} are no longer in the lock"
-                )
-        folder.write_lock(lock)
-        written[variant] = lock
+        if old is not None and lock.subset and (lost := old.tasks.keys() - lock.tasks.keys()):
+            notes.append(
+                f"{variant}: {len(lost):,} tasks fetched before from {old.source} "
+                f"at {old.commit} are no longer in the lock"
+            )
     if written:
         write_index(folder, {**before, **written})
     return tuple(written), tuple(notes)
@@ -86,7 +82,9 @@ def keep_foreign_index(folder: Folder) -> None:
 
 
 def _joined(old: Lock, new: Lock) -> Lock:
-    """Two subsets of one variant at one commit: both hold."""
+    """Two subsets of one variant at one commit both hold; any other lock takes the older one's place."""
+    if not new.subset or (old.source, old.commit) != (new.source, new.commit):
+        return new
     tasks = {**old.tasks, **new.tasks}
     blobs = {**old.blobs, **new.blobs}
     return replace(new, tasks=tasks, blobs=blobs, complete=all(p in blobs for p in tasks.values()))

@@ -6,13 +6,24 @@ import hashlib
 import json
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from poolmgr.errors import AlreadyExistsError, MirrorInvalidError
 from poolmgr.model.blob import STATE_DIR
 from poolmgr.model.lock import Lock
-from poolmgr.store.files import create_durable, mapped_os_errors, write_durable
+from poolmgr.store.files import (
+    create_durable,
+    exchange,
+    fsync_dir,
+    mapped_os_errors,
+    publish,
+    replace,
+    sync_fd,
+    temp_file,
+    write_all,
+)
 
 MAX_LOCK_BYTES = 1 << 30
 
@@ -122,18 +133,50 @@ class State:
             create_durable(self.former_folder / name, data)
         return lock
 
-    def write_lock(self, lock: Lock) -> None:
-        """The variant's lock; one that named other blobs is kept among the former ones."""
-        before = self._former_blobs(lock.variant)
-        if not before <= {(b.path, b.sha256) for b in lock.blobs.values()}:
-            self.retire(lock.variant)
+    def write_lock(self, lock: Lock, join: Callable[[Lock, Lock], Lock] = lambda _, new: new) -> Lock:
+        """Write the lock that ``join`` makes of the one that stands and of ``lock``; returns what it wrote.
+
+        One that named other blobs is kept among the former ones.
+        What another fetch wrote between the look and the write is not lost: the write is a swap of
+        names, which tells what it replaced, and that is joined too. (Where a filesystem cannot swap,
+        the moment between the two is not watched.)
+        """
+        file = self.lock_file(lock.variant)
         with mapped_os_errors(self.locks_folder):
             self.locks_folder.mkdir(parents=True, exist_ok=True)
-        write_durable(self.lock_file(lock.variant), lock.to_bytes())
+        while True:
+            before = self._read_lock(file)
+            wanted = lock if before is None else join(before[0], lock)
+            if before is not None and not _blobs(before[0]) <= _blobs(wanted):
+                self.retire(lock.variant)
+            with temp_file(self.locks_folder) as (fd, temp):
+                with mapped_os_errors(file):
+                    write_all(fd, wanted.to_bytes())
+                    sync_fd(fd)
+                if before is None:
+                    try:
+                        publish(temp, file)
+                    except AlreadyExistsError:
+                        continue
+                elif not exchange(temp, file):
+                    replace(temp, file)
+                elif (replaced := self._read_lock(temp)) is not None and replaced[1] != before[1]:
+                    lock = join(replaced[0], wanted)
+                    continue
+            fsync_dir(self.locks_folder)
+            return wanted
 
-    def _former_blobs(self, variant: str) -> set[tuple[str, str | None]]:
-        file = self.lock_file(variant)
+    def _read_lock(self, file: Path) -> tuple[Lock, tuple[int, int]] | None:
+        """The lock in ``file`` and (inode, mtime in ns), which no other writing of it shares."""
         try:
-            return {(b.path, b.sha256) for b in Lock.parse(file.read_bytes(), str(file)).blobs.values()}
-        except (FileNotFoundError, MirrorInvalidError):
-            return set()
+            with file.open("rb") as reader:
+                st = os.fstat(reader.fileno())
+                if st.st_size > MAX_LOCK_BYTES:
+                    raise MirrorInvalidError(f"{file}: larger than a lock can be")
+                return Lock.parse(reader.read(), str(file)), (st.st_ino, st.st_mtime_ns)
+        except FileNotFoundError:
+            return None
+
+
+def _blobs(lock: Lock) -> set[tuple[str, str | None]]:
+    return {(b.path, b.sha256) for b in lock.blobs.values()}

@@ -23,6 +23,7 @@ _NO_FSYNC = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.
 _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
 _RENAME_EXCHANGE = 2
+_RENAME_EXCHANGE = 2
 
 _WHY: dict[int, tuple[str, str]] = {
     errno.EROFS: ("the filesystem is read-only", "choose a folder on a filesystem that can be written"),
@@ -177,6 +178,18 @@ def replace(temp: str | os.PathLike[str], final: str | os.PathLike[str]) -> None
     """
     with mapped_os_errors(final):
         os.replace(temp, final)
+
+
+def exchange(temp: str | os.PathLike[str], final: str | os.PathLike[str]) -> bool:
+    """Swap two files' names in one step, so that ``temp`` is what was replaced; False where it cannot be.
+
+    The names only, as with ``replace``.
+    """
+    rename = _renameat2()
+    return (
+        rename is not None
+        and rename(_AT_FDCWD, os.fsencode(temp), _AT_FDCWD, os.fsencode(final), _RENAME_EXCHANGE) == 0
+    )
 
 
 def publish(temp: str | os.PathLike[str], final: str | os.PathLike[str]) -> None:

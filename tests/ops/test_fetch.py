@@ -159,6 +159,30 @@ def test_a_subset_is_a_subset_and_two_of_them_add_up(hub: Hub, to: Path) -> None
     assert not Folder(to).locks()["original"].subset
 
 
+@pytest.mark.parametrize("there_before", [False, True])
+def test_two_subsets_that_end_in_one_moment_both_hold(
+    hub: Hub, to: Path, monkeypatch: pytest.MonkeyPatch, there_before: bool
+) -> None:
+    fill(hub)
+    if there_before:
+        fetch(hub, to, tasks=("task_0",))
+    real = Folder._read_lock
+    meanwhile = [("task_1",)]
+
+    def read(self: Folder, file: Path) -> Any:
+        seen = real(self, file)
+        if meanwhile:  # another run ends between this one's look and its write
+            fetch(hub, to, tasks=meanwhile.pop())
+        return seen
+
+    monkeypatch.setattr(Folder, "_read_lock", read)
+    fetch(hub, to, tasks=("task_2",))
+    lock = Folder(to).locks()["original"]
+    assert set(lock.tasks) == {"task_1", "task_2"} | ({"task_0"} if there_before else set())
+    assert json.loads((to / "task_to_blob.json").read_bytes()) == {"original": dict(lock.tasks)}
+    assert [f.name for f in (to / ".poolmgr/lock").iterdir()] == ["original.json"]
+
+
 def test_unknown_names_are_refused_and_nothing_is_written(hub: Hub, to: Path) -> None:
     fill(hub)
     with pytest.raises(UnknownVariantError, match="original"):
