@@ -316,7 +316,7 @@ class RemoteRefusedError(PoolError):
 class DirectoryFullError(RemoteRefusedError):
     """The Hub refuses a push that leaves more than 10,000 entries in one directory."""
 
-    code = "directory-full"
+    code = "hub-directory-full"
 
 
 class RemoteTroubleError(PoolError):

@@ -12,6 +12,7 @@ from poolmgr.ops.view import PoolView, open_folder, open_pool
 
 if TYPE_CHECKING:
     from poolmgr.model.index import Index
+    from poolmgr.ops.push import Pushed
 
 
 class Pool:
@@ -37,6 +38,30 @@ class Pool:
         from poolmgr.settings import Settings
 
         return cls(open_pool(address, Settings.read(), manifest=manifest))
+
+    def push(
+        self,
+        *paths: str | PathLike[str],
+        variant: str,
+        tasks: str | PathLike[str] | None = None,
+        remap: bool = False,
+        same_tree: bool = False,
+    ) -> Pushed:
+        """Put images and a variant's tasks into the pool (docs/cli/push.md); what was done.
+
+        ``tasks`` is the map's file; ``remap`` also answers the question that the command line asks.
+        Raises ``PushRefusedError``, ``MapInvalidError`` and what the store raises, with every reason in
+        ``details``. Open the pool anew to see what it holds then.
+        """
+        from poolmgr.ops.push import Push, Request
+
+        named = tuple(str(path) for path in paths)
+        request = Request(
+            variant, named, str(tasks) if tasks is not None else None, same_tree=same_tree, remap=remap
+        )
+        run = Push(self.view, request)
+        run.ready()
+        return run.carry_out(run.plan())
 
     @property
     def index(self) -> Index:

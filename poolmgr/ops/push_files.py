@@ -130,6 +130,8 @@ def examine(
     files: Mapping[str, str], demand: Demand, jobs: int, progress: Progress
 ) -> tuple[tuple[LocalFile, ...], tuple[Refused, ...]]:
     """Every file of ``files`` (absolute path -> key), checked and identified; those that fail apart."""
+    if not files:
+        return (), ()
     stop = threading.Event()
     size = 0
     for path in files:

@@ -550,3 +550,29 @@ def test_what_was_pushed_resolves_at_once_also_what_lay_there(tmp_path: Path) ->
     for n in (1, 2):
         there = Pool.open(root).resolve(task=f"task_{n}", variant="v")
         assert there.endswith(f"images/{name_of(n)}")
+
+
+@pytest.mark.parametrize("asked", ["available", "required"])
+def test_inspect_where_apptainer_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    monkeypatch.setattr("poolmgr.ops.image_checks.Apptainer.find", lambda: None)
+    manifest = f'schema = 1\n[pool]\nurl = "x"\n[gates]\ninspect = "{asked}"\n'
+    run = run_of(folder_view(tmp_path / "pool", manifest), batch(tmp_path / "new", 1))
+    plan = run.plan()
+    if asked == "required":
+        with pytest.raises(PushRefusedError, match="inspect: Apptainer is not installed"):
+            run.check(plan)
+    else:
+        run.check(plan)
+        assert run.notes == ["inspect: Apptainer is not installed"]
+
+
+def test_from_a_script(tmp_path: Path) -> None:
+    from poolmgr.pool import Pool
+
+    root = tmp_path / "pool"
+    root.mkdir()
+    done = Pool.open(root).push(Path(batch(tmp_path / "new", 1)), variant="v")
+    assert list(done.uploaded) == [f"images/{name_of(1)}"]
+    assert Pool.open(root).resolve(task="task_1", variant="v")

@@ -11,6 +11,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub.constants
 import pytest
 
 from poolmgr.errors import (
@@ -31,7 +32,17 @@ from poolmgr.store.hub import HubStore
 from tests.conftest import ROOT
 from tests.loopback.hub import TOKEN, Hub
 from tests.loopback.repos import Commit, Repo
-from tests.ops.push_kit import batch, image, make_files, name_of, push, run_of, table_of, write_map
+from tests.ops.push_kit import (
+    batch,
+    folder_view,
+    image,
+    make_files,
+    name_of,
+    push,
+    run_of,
+    table_of,
+    write_map,
+)
 from tests.store.hub_kit import hurry
 
 NAME = "acme/pool"
@@ -446,3 +457,18 @@ def test_only_the_bytes_changed_after_they_were_sent(
     with pytest.raises(BadFileError, match="changed since it was checked"):
         run.carry_out(plan)
     assert repo.refs["main"] == before
+
+
+def test_over_xet(hub: Hub, repo: Repo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real hf_xet, into a local store; the hub is told what will come, which it cannot see itself."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", False)
+    monkeypatch.setattr(push_module.time, "strftime", lambda *_: "2026-01-01T00:00:00Z")
+    new = batch(tmp_path / "new", 1)
+    push(folder_view(tmp_path / "same"), new)
+    hub.serve_xet(tmp_path / "cas")
+    for data in (image(1), (tmp_path / "same/blobs.parquet").read_bytes()):
+        hub.expect_xet(repo, data)
+    push(view_of(hub), new)
+    assert not hub.requests(method="PUT"), "no byte by plain HTTP"
+    assert index_at(head(repo))["v"] == {"task_1": f"images/{name_of(1)}"}
+    assert hub.requests("xet-write-token")
