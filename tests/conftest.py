@@ -9,12 +9,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.loopback.hub import Hub
 from tests.loopback.registry import Registry
 
 ROOT = Path(__file__).resolve().parent.parent
 KEEP = ("PATH", "LANG", "LC_ALL", "TERM", "CI", "VIRTUAL_ENV", "TMPDIR")
+
+# How long an example takes says something of the machine's load, and nothing of the code.
+settings.register_profile("poolmgr", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("poolmgr")
 
 
 @pytest.fixture(autouse=True)

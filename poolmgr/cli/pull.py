@@ -12,7 +12,8 @@ from poolmgr.cli.causes import SHOWN, causes, error_fields, more
 from poolmgr.cli.output import Output
 from poolmgr.errors import BadFileError, Exit, PoolError, UsageError
 from poolmgr.model.manifest import Manifest
-from poolmgr.ops.pull import Outcome, Planned, Pull, Pulls, Request, Result, exit_of, names_in
+from poolmgr.ops.pull import Pull
+from poolmgr.ops.pull_facts import Outcome, Planned, Pulls, Request, Result, exit_of, names_in
 from poolmgr.ops.view import PoolView
 from poolmgr.plan.pull import Item, PullPlan, Refused, Wanted, parse_list, plan_pull
 from poolmgr.plan.shard import ArrayTask, Shard, parse_shard

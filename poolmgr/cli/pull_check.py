@@ -9,8 +9,8 @@ from poolmgr.cli.causes import SHOWN, causes, error_fields, more
 from poolmgr.cli.output import Output
 from poolmgr.errors import Exit, PoolError
 from poolmgr.ops.progress import Progress
-from poolmgr.ops.pull import Request, exit_of
 from poolmgr.ops.pull_check import Checks, PullCheck, Result, Sight, subjects
+from poolmgr.ops.pull_facts import Request, exit_of
 from poolmgr.ops.view import PoolView
 from poolmgr.plan.pull import PullPlan, Refused
 from poolmgr.store.oci import Registries

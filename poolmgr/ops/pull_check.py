@@ -27,8 +27,9 @@ from poolmgr.errors import (
 from poolmgr.model.reference import Reference, parse_reference
 from poolmgr.ops.crew import crew
 from poolmgr.ops.progress import Progress
-from poolmgr.ops.pull import ENDS_THE_RUN, LOOKUPS, Request, exit_of, names_in
+from poolmgr.ops.pull import ENDS_THE_RUN, LOOKUPS
 from poolmgr.ops.pull_build import Builder, Layers
+from poolmgr.ops.pull_facts import Request, exit_of, names_in
 from poolmgr.ops.pull_record import pulled_files
 from poolmgr.ops.view import PoolView
 from poolmgr.plan.naming import Aliases

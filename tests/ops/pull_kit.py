@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from poolmgr.model.manifest import Manifest
-from poolmgr.ops.pull import Pull, Pulls, Request
+from poolmgr.ops.pull import Pull
+from poolmgr.ops.pull_facts import Pulls, Request
 from poolmgr.plan.pull import Wanted, plan_pull
 from poolmgr.store.oci import Registries
 from poolmgr.store.oci_login import Logins

@@ -19,7 +19,7 @@ from poolmgr.model.finding import Level
 from poolmgr.model.manifest import Manifest
 from poolmgr.model.pulled import Pulled
 from poolmgr.ops import pull_build
-from poolmgr.ops.pull import Result
+from poolmgr.ops.pull_facts import Result
 from poolmgr.ops.view import open_folder
 from poolmgr.plan.pull import Wanted
 from poolmgr.plan.resolve import Names

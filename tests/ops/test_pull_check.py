@@ -13,8 +13,8 @@ import pytest
 
 from poolmgr.errors import Exit, NothingComparedError, UsageError
 from poolmgr.model.manifest import Manifest
-from poolmgr.ops.pull import Request
 from poolmgr.ops.pull_check import Checks, PullCheck, Result, subjects
+from poolmgr.ops.pull_facts import Request
 from poolmgr.ops.view import PoolView, open_folder
 from poolmgr.plan.pull import Wanted, plan_pull
 from poolmgr.sif.compare import difference
