@@ -29,7 +29,7 @@ from poolmgr.ops.dataset import Origin, origin_of
 from poolmgr.ops.resolve import MISSES
 from poolmgr.settings import Settings
 from poolmgr.store.files import mapped_os_errors, publish_durable, publish_folder_durable
-from poolmgr.temporary import temp_name
+from poolmgr.temporary import sweep, temp_name
 
 Resolve = Callable[[str], Path]
 """Task id -> its absolute image; raises one of ``resolve.MISSES`` for one that has none."""
@@ -89,6 +89,7 @@ def bind(
     )  # fmt: skip
     if dry_run:
         return result
+    sweep(out.absolute().parent)
     temp = temp_name(out.absolute().parent)
     if origin.is_file:  # the name's ending says how to read it
         temp = temp.with_name(temp.name + "".join(Path(origin.names[0]).suffixes[-2:]))

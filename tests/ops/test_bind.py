@@ -5,7 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import signal
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -418,6 +421,24 @@ def test_only_a_tasks_own_miss_may_be_dropped(tmp_path: Path, error: type[PoolEr
     with pytest.raises(error):
         bind(str(tmp_path / "a.jsonl"), resolve, tmp_path / "b.jsonl", Settings.read(), drop_missing=9)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.jsonl"]
+
+
+def test_what_a_killed_run_left_is_swept(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"task_id":"a"}\n{"task_id":"b"}\n')
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    killed = (
+        "from pathlib import Path; from poolmgr.ops import bind; from poolmgr.settings import Settings\n"
+        f"def prove(*a): exec({code!r})\n"
+        "bind._prove = prove\n"
+        f"bind.bind({str(tmp_path / 'a.jsonl')!r}, lambda t: Path('/x.sif'), "
+        f"Path({str(tmp_path / 'b.jsonl')!r}), Settings.read())\n"
+    )
+    assert subprocess.run([sys.executable, "-c", killed], check=False).returncode == -signal.SIGKILL
+    left = sorted(p.name for p in tmp_path.iterdir())
+    assert len(left) == 2
+    assert "b.jsonl" not in left
+    run(tmp_path / "a.jsonl", tmp_path / "b.jsonl")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.jsonl", "b.jsonl"]
 
 
 def test_a_row_that_cannot_be_read_is_never_left_out(tmp_path: Path) -> None:
