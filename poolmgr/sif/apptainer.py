@@ -23,8 +23,8 @@ from poolmgr.errors import AlreadyExistsError, BadFileError, MissingToolError, P
 from poolmgr.model.finding import Finding, Level, Verdict
 from poolmgr.sif.check import check, check_file
 from poolmgr.sif.child import Done, run_child
-from poolmgr.sif.header import GENERIC, JSON, Container, finding, read_container
-from poolmgr.sif.image import METADATA_NAME, open_image
+from poolmgr.sif.header import GENERIC, JSON, METADATA_NAME, Container, finding, read_container
+from poolmgr.sif.image import open_image
 from poolmgr.sif.source import FileSource
 from poolmgr.temporary import scratch_folder
 

@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from poolmgr.sif.graph import canonical, find
-from poolmgr.sif.write_node import Inode, Kind, Link, Node, Placement, inode_of, raw_name, split
+from poolmgr.sif.graph import canonical
+from poolmgr.sif.write_node import Inode, Kind, Link, Node, Placement, find, inode_of, raw_name, split
 
 Path = tuple[bytes, ...]
 

@@ -10,13 +10,12 @@ from typing import Any, BinaryIO
 from poolmgr.errors import BadFileError
 from poolmgr.sif.changes import Changes, overlay_tree
 from poolmgr.sif.graph import Graph, read_graph
-from poolmgr.sif.header import DESCRIPTOR, HEADER, Container, Descriptor
+from poolmgr.sif.header import DESCRIPTOR, HEADER, METADATA_NAME, Container, Descriptor
 from poolmgr.sif.image import Image, open_image
 from poolmgr.sif.rewrite import rebuild, write_codec_of
 from poolmgr.sif.source import Source
 from poolmgr.sif.tables import Tables
 from poolmgr.sif.write import (
-    METADATA_NAME,
     DataType,
     Item,
     PartType,

@@ -8,9 +8,9 @@ import os
 from poolmgr.errors import DeriveFailedError
 from poolmgr.sif.changes import Changes, Path, matches, shown
 from poolmgr.sif.derived import Base
-from poolmgr.sif.graph import canonical, find
+from poolmgr.sif.graph import canonical
 from poolmgr.sif.squashfs import DamageError
-from poolmgr.sif.write_node import Inode, Kind, Node, raw_name, split
+from poolmgr.sif.write_node import Inode, Kind, Node, find, raw_name, split
 
 
 class Draft:

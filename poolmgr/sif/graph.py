@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from poolmgr.sif.squashfs import NO_FRAGMENT, NO_XATTR
 from poolmgr.sif.tables import Tables
-from poolmgr.sif.write_node import Inode, Kind, Placement
+from poolmgr.sif.write_node import Inode, Kind, Placement, find
 from poolmgr.sif.xattrs import PREFIXES, walk_xattrs
 
 MAX_LINKS = 40
@@ -154,14 +154,6 @@ def canonical(root: Inode, path: tuple[bytes, ...]) -> tuple[bytes, ...]:
             continue
         done.append(name)
     return tuple(done)
-
-
-def find(root: Inode, path: tuple[bytes, ...]) -> Inode | None:
-    """The inode at ``path``, without following links."""
-    here: Inode | None = root
-    for name in path:
-        here = here.children.get(name) if here is not None else None
-    return here
 
 
 def walk(root: Inode) -> Iterator[tuple[tuple[bytes, ...], Inode]]:

@@ -28,6 +28,8 @@ MAX_DESCRIPTORS = 4096
 SECTOR = 512
 """Loop devices begin on such a boundary."""
 NO_GROUP = 0xF0000000
+METADATA_NAME = "inspect-metadata.json"
+"""The descriptor that ``apptainer inspect`` reads rather than run the image."""
 
 FILE, ENVIRONMENT, LABELS, PARTITION, SIGNATURE, JSON, GENERIC, CRYPTO, SBOM, OCI_INDEX, OCI_BLOB = range(
     0x4001, 0x400C

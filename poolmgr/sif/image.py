@@ -14,6 +14,7 @@ from poolmgr.model.finding import Severity
 from poolmgr.sif.codecs import MissingCodecError
 from poolmgr.sif.header import (
     GOCRYPTFS,
+    METADATA_NAME,
     OVERLAY,
     SQUASHFS,
     Container,
@@ -26,7 +27,6 @@ from poolmgr.sif.squashfs import DamageError, mount
 from poolmgr.sif.tables import read_tables
 from poolmgr.sif.tree import Entry, FsTree
 
-METADATA_NAME = "inspect-metadata.json"
 LABELS_PATH = ".singularity.d/labels.json"
 MAX_JSON = 4 << 20
 MAX_LINKS = 40

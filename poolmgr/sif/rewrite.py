@@ -19,7 +19,7 @@ from poolmgr.sif.codecs import CodecError
 from poolmgr.sif.graph import read_graph, walk
 from poolmgr.sif.squashfs import NO_FRAGMENT, STORED_BLOCK, DamageError
 from poolmgr.sif.tables import Tables
-from poolmgr.sif.write_data import STORED, DataWriter, Sink
+from poolmgr.sif.write_data import DataWriter, Sink
 from poolmgr.sif.write_node import Inode, Kind, Placement
 from poolmgr.sif.write_squashfs import begin, end
 
@@ -186,7 +186,7 @@ class _Mover:
             pieces.append(_Piece(first, last, len(new)))
             new += old[first:last]
         packed, compressed = self.chosen.pack(bytes(new))
-        return self.sink.write(packed), len(packed) | (0 if compressed else STORED)
+        return self.sink.write(packed), len(packed) | (0 if compressed else STORED_BLOCK)
 
 
 def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -16,34 +16,34 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import BinaryIO
 
-from poolmgr.sif.header import ARCHS, DESCRIPTOR, HEADER, LAUNCH, MAGIC, VERSION
+from poolmgr.sif import header
+from poolmgr.sif.header import ARCHS, DESCRIPTOR, HEADER, LAUNCH, MAGIC, METADATA_NAME, VERSION
 from poolmgr.sif.write_node import Tree, directory, file
 from poolmgr.sif.write_squashfs import BLOCK_SIZE, write_squashfs
 
 ARCH_CODES = {name: code for code, name in ARCHS.items() if name != "unknown"}
-METADATA_NAME = "inspect-metadata.json"
 GO_ZERO_TIME = -62135596800
 SLOTS = 48
 DESCRIPTORS_AT = 4096
 PAGE = 4096
 
 _DATA_AT = DESCRIPTORS_AT + SLOTS * DESCRIPTOR.size
-_GROUP = 0xF0000001
+_GROUP = header.NO_GROUP | 1
 
 
 class DataType(IntEnum):
-    DEFINITION = 0x4001
-    LABELS = 0x4003
-    PARTITION = 0x4004
-    JSON = 0x4006
-    GENERIC = 0x4007
+    DEFINITION = header.FILE
+    LABELS = header.LABELS
+    PARTITION = header.PARTITION
+    JSON = header.JSON
+    GENERIC = header.GENERIC
 
 
 class PartType(IntEnum):
-    SYSTEM = 1
-    PRIMARY = 2
-    DATA = 3
-    OVERLAY = 4
+    SYSTEM = header.SYSTEM
+    PRIMARY = header.PRIMARY
+    DATA = header.DATA
+    OVERLAY = header.OVERLAY
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def blob(datatype: DataType, name: str, data: bytes) -> Item:
 
 def partition(kind: PartType, arch: str, write: Callable[[BinaryIO], object], name: str = "") -> Item:
     """A squashfs partition, aligned so that a loop device can start at it."""
-    extra = struct.pack("<ii3s", 1, kind, arch_code(arch))
+    extra = struct.pack("<ii3s", header.SQUASHFS, kind, arch_code(arch))
     return Item(DataType.PARTITION, name, write, extra, PAGE)
 
 

@@ -6,11 +6,9 @@ import hashlib
 from collections.abc import Iterable
 from typing import BinaryIO
 
+from poolmgr.sif.squashfs import NO_FRAGMENT, STORED_BLOCK
 from poolmgr.sif.write_codec import Codec
-from poolmgr.sif.write_node import NO_FRAGMENT, Placement
-
-STORED = 1 << 24
-"""Bit of a size word that says: not compressed."""
+from poolmgr.sif.write_node import Placement
 
 
 class Sink:
@@ -95,4 +93,4 @@ class DataWriter:
 
     def _block(self, data: bytes) -> tuple[int, int]:
         packed, compressed = self.codec.pack(data)
-        return self.sink.write(packed), len(packed) | (0 if compressed else STORED)
+        return self.sink.write(packed), len(packed) | (0 if compressed else STORED_BLOCK)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from types import MappingProxyType
 
-NO_FRAGMENT = 0xFFFFFFFF
+from poolmgr.sif.squashfs import NO_FRAGMENT
+
 _NONE: Mapping[str, bytes] = MappingProxyType({})
 
 
@@ -167,7 +168,7 @@ def graph(tree: Tree, place: Callable[[bytes], Placement]) -> Inode:
     for parts, path in ordered:
         node = tree[path]
         if isinstance(node, Link):
-            target = _find(root, split(node.to))
+            target = find(root, split(node.to))
             if target is None or target.kind is Kind.DIR or not parts:
                 raise ValueError(f"{path!r}: no file at {node.to!r} to link to")
             _attach(root, parts, target, path)
@@ -185,7 +186,8 @@ def _attach(root: Inode, parts: tuple[bytes, ...], inode: Inode, path: str) -> N
     here.children[parts[-1]] = inode
 
 
-def _find(root: Inode, parts: tuple[bytes, ...]) -> Inode | None:
+def find(root: Inode, parts: tuple[bytes, ...]) -> Inode | None:
+    """The inode at ``parts``, without following links."""
     here: Inode | None = root
     for part in parts:
         here = here.children.get(part) if here is not None else None
