@@ -15,6 +15,7 @@ import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 
 from poolmgr.sif import codecs
 from poolmgr.sif.header import DESCRIPTOR, Container, read_container
@@ -83,6 +84,16 @@ class Base:
     def middle(self, key: int) -> int:
         """The position in the file of the middle of a block."""
         return self.at + (key >> SIZE_BITS) + (key & (STORED_BLOCK - 1)) // 2
+
+
+def paths(folder: Path) -> Iterator[tuple[str, Path, Until]]:
+    """The cases of the matrix that are no bytes: a link whose git-annex content is elsewhere, a sandbox."""
+    link = folder / "annex-broken-link.sif"
+    link.symlink_to(".git/annex/objects/Xx/Yy/MD5E-s1--x.sif/MD5E-s1--x.sif")
+    yield "git-annex-broken-link", link, Until.HEADER
+    sandbox = folder / "sandbox.sif"
+    (sandbox / ".singularity.d").mkdir(parents=True)
+    yield "sandbox-directory", sandbox, Until.UNSUPPORTED
 
 
 def matrix(base: Base, seed: int = 1) -> Iterator[Case]:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from poolmgr.model.finding import CODES, Level, Verdict
-from poolmgr.sif.check import check
+from poolmgr.sif.check import check, check_file
 from poolmgr.sif.source import BytesSource
 from tests import images
-from tests.sif.damage import Base, Case, Until, matrix
+from tests.sif.damage import Base, Case, Until, matrix, paths
 
 LEVELS = [Level.HEADER, Level.MOUNT, Level.TABLES, Level.DATA]
 
@@ -71,6 +71,15 @@ def test_matrix(base: Base) -> None:
             wrong.append(f"{case.group}: {case.name}: passed --hash")
     assert wrong == []
     assert lucky <= 14
+
+
+def test_the_cases_that_are_no_bytes(tmp_path: Path) -> None:
+    for name, path, until in paths(tmp_path):
+        for level in LEVELS:
+            report = check_file(path, level, hashing=True, sha256="0" * 64)
+            expected = Verdict.UNSUPPORTED if until is Until.UNSUPPORTED else Verdict.BAD
+            assert report.verdict is expected, name
+            assert report.findings[0].code in ("annex-pointer", "sandbox-folder")
 
 
 def test_hash_alone_says_bad_of_every_change(base: Base) -> None:
