@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -72,6 +73,8 @@ _CAUSES: tuple[tuple[Cause, str], ...] = (
 )
 _LEVEL_WORDS = re.compile(r"^(?:\x1b\[\d+m)?(FATAL|ERROR|WARNING|INFO):\s*(?:\x1b\[0m)?\s*", re.MULTILINE)
 _URL_SECRETS = re.compile(r"([a-z][a-z0-9+.-]*://)[^/\s@]*@|(\?)[^\s\"']+", re.IGNORECASE)
+_CRASHES = frozenset({signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV})
+"""Signals by which a program ends whose bytes are damaged, or foreign to the processor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,8 @@ def last_word(done: Done) -> str:
     lines = [line for line in done.err.splitlines() if line.strip()]
     fatal = [line for line in lines if "FATAL" in line or line.startswith("panic:")]
     errors = [line for line in lines if "ERROR" in line]
-    line = next(iter(fatal or errors[-1:] or lines[-1:]), "") or f"exit status {done.status}"
+    plain = [line for line in lines if "WARNING" not in line and "INFO" not in line]
+    line = next(iter(fatal or errors[-1:] or plain[-1:]), "") or f"exit status {done.status}"
     line = _LEVEL_WORDS.sub("", line.strip())
     line = _URL_SECRETS.sub(lambda m: m.group(1) or "?…", line)
     return "".join(c if c.isprintable() else " " for c in line)[:500]
@@ -306,6 +310,12 @@ class Apptainer:
             return _not_done(f"this kernel does not mount it, perhaps for want of its compressor: {said}")
         if cause is Cause.MACHINE:
             return _not_done(f"this machine cannot: {said}")
+        number = done.status - 128
+        if check_name == "run" and number in _CRASHES:
+            words = f"{name} run: 'true' in the image died of signal {number}"
+            if check_file(image, Level.DATA).verdict is Verdict.BAD:
+                return Said(Verdict.BAD, words, (finding("apptainer-refuses", words),))
+            return _not_done(f"{words}: a damaged program, or one that this processor cannot run")
         return _not_done(f"{name} failed, and it cannot be told why: {said}")
 
     def _run(

@@ -17,6 +17,7 @@ from poolmgr.sif.check import check_file
 from poolmgr.sif.child import Done, run_child
 from poolmgr.temporary import scratch_folder
 from tests import images
+from tests.sif.damage import Base
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +67,23 @@ def test_run(apptainer: Apptainer, built_sif: Path, tmp_path: Path) -> None:
     said = apptainer.run_true(cut)
     assert said.verdict is Verdict.BAD, said
     assert said.findings[0].code == "apptainer-refuses"
+
+
+def test_a_program_that_crashes_in_a_damaged_image(built_sif: Path, tmp_path: Path) -> None:
+    """Apptainer itself says nothing then; only warnings stand on its stderr."""
+    script = "echo 'WARNING: group file does not exist' >&2; exit 139"
+    said = fake(tmp_path, script).run_true(built_sif)
+    assert said.verdict is Verdict.UNCHECKED, "the data is whole: it may be the processor"
+    assert "died of signal 11" in said.message
+    base = Base(built_sif.read_bytes())
+    damaged = tmp_path / "damaged.sif"
+    damaged.write_bytes(base.flip(base.middle(base.packed[-1])))
+    said = fake(tmp_path, script).run_true(damaged)
+    assert said.verdict is Verdict.BAD
+    assert "died of signal 11" in said.findings[0].message
+    assert (
+        fake(tmp_path, "echo 'WARNING: x' >&2; exit 7").run_true(built_sif).message.endswith("exit status 7")
+    )
 
 
 def test_an_image_without_true_is_not_bad(apptainer: Apptainer, tmp_path: Path) -> None:
