@@ -11,14 +11,13 @@ import math
 import re
 import tomllib
 import unicodedata
-from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
-from typing import Any, TypeVar
 
+from poolmgr.harbor import values
+from poolmgr.harbor.values import ConfigError, Table
 from poolmgr.model.environment import Resources
 
-Table = dict[str, Any]
 _PACKAGE = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]*/[a-zA-Z0-9][a-zA-Z0-9._-]*\n?\Z")
 _SERVICE = re.compile(r"^[a-zA-Z0-9][a-zA-Z0-9_.-]*$")
 _HOST_LABEL = re.compile(r"^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$")
@@ -26,11 +25,6 @@ _STEP_BAD = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f]')
 _DEVICE = re.compile(r"^(CON|PRN|AUX|NUL|CONIN\$|CONOUT\$|(?:COM|LPT)[1-9¹²³])$", re.IGNORECASE)
 _TOPOLOGY = re.compile(r"^[1-9]\d*(x[1-9]\d*)+$")
 _HEADER = re.compile(r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
-_INT_TEXT = re.compile(r"\s*[+-]?\d+(?:_\d+)*(?:\.0+)?\s*\Z")
-
-
-class ConfigError(ValueError):
-    """``task.toml`` is none that Harbor takes; the text names the key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,22 +76,22 @@ def parse(data: bytes) -> TaskConfig:
 def _task(raw: Table) -> TaskConfig:
     if "version" in raw:
         raw.setdefault("schema_version", raw.pop("version"))
-    _text(raw, "", "schema_version")
-    _package(_table(raw, "", "task", optional=True))
-    _table(raw, "", "metadata")
-    _texts_by_name(_table(raw, "", "solution"), "solution", "env")
-    _text(raw, "", "source")
-    _choice(raw, "", "multi_step_reward_strategy", ("mean", "final"))
-    _agent(_table(raw, "", "agent"), "agent")
-    environment = _environment(_table(raw, "", "environment"), "environment")
-    verifier = _verifier(_table(raw, "", "verifier"), "verifier")
+    values.text(raw, "", "schema_version")
+    _package(values.table(raw, "", "task", optional=True))
+    values.table(raw, "", "metadata")
+    values.texts_by_name(values.table(raw, "", "solution"), "solution", "env")
+    values.text(raw, "", "source")
+    values.choice(raw, "", "multi_step_reward_strategy", ("mean", "final"))
+    _agent(values.table(raw, "", "agent"), "agent")
+    environment = _environment(values.table(raw, "", "environment"), "environment")
+    verifier = _verifier(values.table(raw, "", "verifier"), "verifier")
     _artifacts(raw, "artifacts")
     steps: list[StepConfig] = []
     names: set[str] = set()
-    for i, step in enumerate(_list(raw, "", "steps")):
+    for i, step in enumerate(values.list_of(raw, "", "steps")):
         where = f"steps[{i}]"
         if not isinstance(step, dict):
-            raise _expected(where, "a table", step)
+            raise values.expected(where, "a table", step)
         steps.append(_step(step, where))
         key = unicodedata.normalize("NFC", steps[-1].name).casefold()
         if key in names:
@@ -111,18 +105,18 @@ def _task(raw: Table) -> TaskConfig:
 def _step(step: Table, where: str) -> StepConfig:
     if "name" not in step:
         raise ConfigError(f"{where}.name: missing")
-    name = _text(step, where, "name") or ""
+    name = values.text(step, where, "name") or ""
     if step_name_trouble(name):
         raise ConfigError(f"{where}.name: {name!r} {step_name_trouble(name)}")
-    _agent(_table(step, where, "agent"), f"{where}.agent")
-    verifier = _verifier(_table(step, where, "verifier"), f"{where}.verifier")
+    _agent(values.table(step, where, "agent"), f"{where}.agent")
+    verifier = _verifier(values.table(step, where, "verifier"), f"{where}.verifier")
     reward = step.get("min_reward")
     if isinstance(reward, dict):
         for key in reward:
-            _number(reward, f"{where}.min_reward", key)
+            values.number(reward, f"{where}.min_reward", key)
     else:
-        _number(step, where, "min_reward")
-    _healthcheck(_table(step, where, "healthcheck", optional=True), f"{where}.healthcheck")
+        values.number(step, where, "min_reward")
+    _healthcheck(values.table(step, where, "healthcheck", optional=True), f"{where}.healthcheck")
     _artifacts(step, f"{where}.artifacts")
     return StepConfig(name, verifier)
 
@@ -146,47 +140,47 @@ def _package(table: Table | None) -> None:
         return
     if "name" not in table:
         raise ConfigError("task.name: missing")
-    name = _text(table, "task", "name") or ""
+    name = values.text(table, "task", "name") or ""
     if not _PACKAGE.match(name) or ".." in name:
         raise ConfigError(f"task.name: expected 'org/name', found {name!r}")
-    version = _text(table, "task", "version")
+    version = values.text(table, "task", "version")
     if version == "":
         raise ConfigError("task.version: is empty")
-    _text(table, "task", "description")
-    for i, author in enumerate(_list(table, "task", "authors")):
+    values.text(table, "task", "description")
+    for i, author in enumerate(values.list_of(table, "task", "authors")):
         where = f"task.authors[{i}]"
         if not isinstance(author, dict) or "name" not in author:
-            raise _expected(where, "a table with a name", author)
-        _text(author, where, "name")
-        _text(author, where, "email")
-    _texts(table, "task", "keywords")
+            raise values.expected(where, "a table with a name", author)
+        values.text(author, where, "name")
+        values.text(author, where, "email")
+    values.texts(table, "task", "keywords")
 
 
 def _agent(table: Table, where: str) -> None:
     _network(table, where, baseline=False)
-    _number(table, where, "timeout_sec")
+    values.number(table, where, "timeout_sec")
     _user(table, where)
 
 
 def _verifier(table: Table, where: str) -> VerifierConfig:
     _network(table, where, baseline=False)
-    _number(table, where, "timeout_sec")
-    _texts_by_name(table, where, "env")
+    values.number(table, where, "timeout_sec")
+    values.texts_by_name(table, where, "env")
     _user(table, where)
-    mode = _choice(table, where, "environment_mode", ("shared", "separate"))
-    inner = _table(table, where, "environment", optional=True)
+    mode = values.choice(table, where, "environment_mode", ("shared", "separate"))
+    inner = values.table(table, where, "environment", optional=True)
     environment = None if inner is None else _environment(inner, f"{where}.environment")
     if mode == "shared" and environment is not None:
         raise ConfigError(
             f'{where}: environment_mode = "shared" and an environment of its own exclude each other'
         )
-    for i, hook in enumerate(_list(table, where, "collect")):
+    for i, hook in enumerate(values.list_of(table, where, "collect")):
         at = f"{where}.collect[{i}]"
         if not isinstance(hook, dict) or "command" not in hook:
-            raise _expected(at, "a table with a command", hook)
-        _text(hook, at, "command")
+            raise values.expected(at, "a table with a command", hook)
+        values.text(hook, at, "command")
         _service(hook, at)
-        _number(hook, at, "timeout_sec")
+        values.number(hook, at, "timeout_sec")
         _user(hook, at)
     return VerifierConfig(mode, environment)
 
@@ -195,33 +189,33 @@ def _environment(table: Table, where: str) -> EnvironmentConfig:
     memory = _size(table, where, "memory", "memory_mb")
     storage = _size(table, where, "storage", "storage_mb")
     _network(table, where, baseline=True)
-    _number(table, where, "build_timeout_sec")
+    values.number(table, where, "build_timeout_sec")
     os = table.get("os", "linux")
     if not isinstance(os, str) or os.lower() not in ("linux", "windows"):
-        raise _expected(f"{where}.os", '"linux" or "windows"', os)
-    cpus = _number(table, where, "cpus")
+        raise values.expected(f"{where}.os", '"linux" or "windows"', os)
+    cpus = values.number(table, where, "cpus")
     if cpus is not None and not math.isfinite(cpus):
         raise ConfigError(f"{where}.cpus: {cpus} is not a finite number")
     if "gpu_types" in table:
-        _texts(table, where, "gpu_types")
-    tpu = _table(table, where, "tpu", optional=True)
+        values.texts(table, where, "gpu_types")
+    tpu = values.table(table, where, "tpu", optional=True)
     if tpu is not None:
-        if not _text(tpu, f"{where}.tpu", "type") or "topology" not in tpu:
+        if not values.text(tpu, f"{where}.tpu", "type") or "topology" not in tpu:
             raise ConfigError(f"{where}.tpu: needs a type and a topology")
-        if not _TOPOLOGY.match((_text(tpu, f"{where}.tpu", "topology") or "").strip()):
+        if not _TOPOLOGY.match((values.text(tpu, f"{where}.tpu", "topology") or "").strip()):
             raise ConfigError(
                 f"{where}.tpu.topology: expected a form such as '2x4', found {tpu['topology']!r}"
             )
-    for i, server in enumerate(_list(table, where, "mcp_servers")):
+    for i, server in enumerate(values.list_of(table, where, "mcp_servers")):
         _mcp(server, f"{where}.mcp_servers[{i}]")
-    _texts_by_name(table, where, "env")
-    _text(table, where, "skills_dir")
-    _healthcheck(_table(table, where, "healthcheck", optional=True), f"{where}.healthcheck")
-    _text(table, where, "workdir")
-    _boolean(table, where, "allow_internet")
+    values.texts_by_name(table, where, "env")
+    values.text(table, where, "skills_dir")
+    _healthcheck(values.table(table, where, "healthcheck", optional=True), f"{where}.healthcheck")
+    values.text(table, where, "workdir")
+    values.boolean(table, where, "allow_internet")
     return EnvironmentConfig(
-        docker_image=_text(table, where, "docker_image"),
-        resources=Resources(cpus, memory, storage, _integer(table, where, "gpus")),
+        docker_image=values.text(table, where, "docker_image"),
+        resources=Resources(cpus, memory, storage, values.integer(table, where, "gpus")),
         os=os.lower(),
     )
 
@@ -230,16 +224,16 @@ def _size(table: Table, where: str, old: str, new: str) -> int | None:
     """``memory_mb``, from the older ``memory = "2G"`` where only that is given."""
     text = table.get(old)
     if not isinstance(text, str):
-        return _integer(table, where, new)
+        return values.integer(table, where, new)
     word = text.strip().upper()
     scale = {"G": 1024.0, "M": 1.0, "K": 1 / 1024}.get(word[-1:])
     if scale is None:
-        raise _expected(f"{where}.{old}", "a size such as '2G'", text)
+        raise values.expected(f"{where}.{old}", "a size such as '2G'", text)
     try:
         number = float(word[:-1])
         size = int(number / 1024) if word[-1] == "K" else int(number * scale)
     except (ValueError, OverflowError):
-        raise _expected(f"{where}.{old}", "a size such as '2G'", text) from None
+        raise values.expected(f"{where}.{old}", "a size such as '2G'", text) from None
     if new in table and table[new] != size:
         raise ConfigError(f"{where}: {old} = {text!r} and {new} = {table[new]!r} contradict each other")
     return size
@@ -250,23 +244,23 @@ def _healthcheck(table: Table | None, where: str) -> None:
         return
     if "command" not in table:
         raise ConfigError(f"{where}.command: missing")
-    _text(table, where, "command")
+    values.text(table, where, "command")
     for key in ("interval_sec", "timeout_sec", "start_period_sec", "start_interval_sec"):
-        _number(table, where, key)
-    _integer(table, where, "retries")
+        values.number(table, where, key)
+    values.integer(table, where, "retries")
 
 
 def _mcp(server: object, where: str) -> None:
     if not isinstance(server, dict) or "name" not in server:
-        raise _expected(where, "a table with a name", server)
-    _text(server, where, "name")
+        raise values.expected(where, "a table with a name", server)
+    values.text(server, where, "name")
     if server.get("transport") == "http":
         server["transport"] = "streamable-http"
-    transport = _choice(server, where, "transport", ("stdio", "sse", "streamable-http")) or "sse"
-    url = _text(server, where, "url")
-    command = _text(server, where, "command")
-    _texts(server, where, "args")
-    headers = _texts_by_name(server, where, "headers")
+    transport = values.choice(server, where, "transport", ("stdio", "sse", "streamable-http")) or "sse"
+    url = values.text(server, where, "url")
+    command = values.text(server, where, "command")
+    values.texts(server, where, "args")
+    headers = values.texts_by_name(server, where, "headers")
     for name, value in headers.items():
         if not _HEADER.fullmatch(name) or "\r" in value or "\n" in value:
             raise ConfigError(f"{where}.headers: {name!r} is no HTTP header")
@@ -277,10 +271,10 @@ def _mcp(server: object, where: str) -> None:
 
 
 def _network(table: Table, where: str, *, baseline: bool) -> None:
-    mode = _choice(table, where, "network_mode", ("no-network", "public", "allowlist"))
+    mode = values.choice(table, where, "network_mode", ("no-network", "public", "allowlist"))
     hosts = table.get("allowed_hosts")
     if hosts is not None:
-        for host in _texts(table, where, "allowed_hosts"):
+        for host in values.texts(table, where, "allowed_hosts"):
             if not _host_is_valid(host):
                 raise ConfigError(f"{where}.allowed_hosts: {host!r} is no host name, address or range")
     if baseline and mode is None:
@@ -312,18 +306,18 @@ def _host_is_valid(host: str) -> bool:
 
 
 def _artifacts(table: Table, where: str) -> None:
-    for i, entry in enumerate(_list(table, "", "artifacts")):
+    for i, entry in enumerate(values.list_of(table, "", "artifacts")):
         at = f"{where}[{i}]"
         if isinstance(entry, str):
             if ".." in entry.split("/"):
                 raise ConfigError(f"{at}: {entry!r} has a '..' component")
             continue
         if not isinstance(entry, dict) or "source" not in entry:
-            raise _expected(at, "a path or a table with a source", entry)
-        source = _text(entry, at, "source") or ""
+            raise values.expected(at, "a path or a table with a source", entry)
+        source = values.text(entry, at, "source") or ""
         if ".." in source.split("/"):
             raise ConfigError(f"{at}.source: {source!r} has a '..' component")
-        target = _text(entry, at, "destination")
+        target = values.text(entry, at, "destination")
         if target and (
             "\\" in target
             or target.startswith("/")
@@ -332,14 +326,14 @@ def _artifacts(table: Table, where: str) -> None:
             or target.rstrip("/") == "manifest.json"
         ):
             raise ConfigError(f"{at}.destination: {target!r} is no relative path inside the artifacts")
-        _texts(entry, at, "exclude")
+        values.texts(entry, at, "exclude")
         service = _service(entry, at)
         if service not in (None, "main") and not re.match(r"^(/|[A-Za-z]:[/\\])", source):
             raise ConfigError(f"{at}.source: {source!r} of service {service!r} is not absolute")
 
 
 def _service(table: Table, where: str) -> str | None:
-    name = _text(table, where, "service")
+    name = values.text(table, where, "service")
     if name is None:
         return None
     name = name.strip()
@@ -352,105 +346,4 @@ def _user(table: Table, where: str) -> None:
     value = table.get("user")
     if value is None or isinstance(value, str):
         return
-    _integer(table, where, "user")
-
-
-# --- single values, as leniently as pydantic reads them ----------------------------------------
-
-
-def _expected(where: str, what: str, found: object) -> ConfigError:
-    return ConfigError(f"{where}: expected {what}, found {found!r}"[:300])
-
-
-def _at(where: str, key: str) -> str:
-    return f"{where}.{key}" if where else key
-
-
-def _table(raw: Table, where: str, key: str, *, optional: bool = False) -> Any:
-    """The table under ``key``: {} where it is missing, None where it may be."""
-    if key not in raw:
-        return None if optional else {}
-    if not isinstance(raw[key], dict):
-        raise _expected(_at(where, key), "a table", raw[key])
-    return raw[key]
-
-
-def _list(raw: Table, where: str, key: str) -> list[Any]:
-    value = raw.get(key, [])
-    if not isinstance(value, list):
-        raise _expected(_at(where, key), "a list", value)
-    return value
-
-
-def _text(raw: Table, where: str, key: str) -> str | None:
-    value = raw.get(key)
-    if value is not None and not isinstance(value, str):
-        raise _expected(_at(where, key), "text", value)
-    return value
-
-
-def _texts(raw: Table, where: str, key: str) -> list[str]:
-    value = _list(raw, where, key)
-    for item in value:
-        if not isinstance(item, str):
-            raise _expected(_at(where, key), "a list of texts", item)
-    return value
-
-
-def _texts_by_name(raw: Table, where: str, key: str) -> dict[str, str]:
-    table: dict[str, str] = _table(raw, where, key)
-    for name, value in table.items():
-        if not isinstance(value, str):
-            raise _expected(f"{_at(where, key)}.{name}", "text", value)
-    return table
-
-
-def _choice(raw: Table, where: str, key: str, choices: tuple[str, ...]) -> str | None:
-    value = raw.get(key)
-    if value is not None and value not in choices:
-        raise _expected(_at(where, key), " or ".join(map(repr, choices)), value)
-    return value
-
-
-def _number(raw: Table, where: str, key: str) -> float | None:
-    value = raw.get(key)
-    if value is None or isinstance(value, int | float):
-        return value
-    return _from_text(value, where, key, float)
-
-
-def _integer(raw: Table, where: str, key: str) -> int | None:
-    value = raw.get(key)
-    if value is None or isinstance(value, int):
-        return value
-    if isinstance(value, float):
-        if value.is_integer():
-            return int(value)
-        raise _expected(_at(where, key), "a whole number", value)
-    if isinstance(value, str) and not _INT_TEXT.match(value):
-        raise _expected(_at(where, key), "a whole number", value)
-    return _from_text(value, where, key, lambda text: int(text.partition(".")[0]))
-
-
-N = TypeVar("N")
-
-
-def _from_text(value: object, where: str, key: str, read: Callable[[str], N]) -> N:
-    if isinstance(value, str):
-        try:
-            return read(value)
-        except ValueError:
-            pass
-    raise _expected(_at(where, key), "a number", value)
-
-
-def _boolean(raw: Table, where: str, key: str) -> None:
-    value = raw.get(key)
-    if value is None or isinstance(value, bool) or value in (0, 1):
-        return
-    if isinstance(value, str) and value.lower() in _BOOLEANS:
-        return
-    raise _expected(_at(where, key), "true or false", value)
-
-
-_BOOLEANS = {"0", "off", "f", "false", "n", "no", "1", "on", "t", "true", "y", "yes"}
+    values.integer(table, where, "user")

@@ -13,6 +13,7 @@ from poolmgr.errors import MissingToolError
 from poolmgr.harbor import buildhash, config, dockerfile, envhash, inputs
 from poolmgr.harbor.config import EnvironmentConfig, TaskConfig, VerifierConfig
 from poolmgr.harbor.tree import CHUNK, Kind, OutwardLinkError, Tree, UnreadableError
+from poolmgr.harbor.values import ConfigError
 from poolmgr.model.environment import AGENT, VERIFIER, Definition, Environment, NotTask, Scheme, Task
 from poolmgr.model.finding import CODES, Finding
 
@@ -69,7 +70,7 @@ def _config(tree: Tree) -> TaskConfig | Finding:
         return finding("bad-task-toml", f"task.toml is a {kind.value}, not a file")
     try:
         return config.parse(tree.read(path, MAX_TASK_TOML))
-    except config.ConfigError as e:
+    except ConfigError as e:
         return finding("bad-task-toml", str(e), "task.toml")
 
 

@@ -19,6 +19,7 @@ from poolmgr.harbor.package import package_digest
 from poolmgr.harbor.source import discover, tasks
 from poolmgr.harbor.tasks import Place, read_task
 from poolmgr.harbor.tree import FolderTree, OutwardLinkError, Tree, UnreadableError
+from poolmgr.harbor.values import ConfigError
 from poolmgr.model.environment import NotTask, Scheme, Task
 from tests.harbor.conftest import Harbor
 from tests.harbor.trees import tar_of, write_task
@@ -154,7 +155,7 @@ def test_task_toml_is_refused_when_harbor_refuses_it(harbor: Harbor, text: str, 
     try:
         config.parse(path.read_bytes())
         ours = None
-    except config.ConfigError as e:
+    except ConfigError as e:
         ours = str(e)
     assert (ours is None) == (theirs is None), f"{text}\nours: {ours}\ntheirs: {theirs}"
 
