@@ -7,18 +7,20 @@ a file from a commit without a word cannot leave an index that names it.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from poolmgr.errors import PoolChangedError
 from poolmgr.model.stamp import Stamp
 from poolmgr.ops.progress import Progress
 from poolmgr.ops.push_files import LocalFile, changed, fingerprint
 from poolmgr.ops.push_write import MAX_BATCH, Upload
 from poolmgr.ops.view import PoolView
 from poolmgr.store import hub_pulls
-from poolmgr.store.hub import HubStore
+from poolmgr.store.hub import HubStore, git_id
 from poolmgr.store.hub_pace import backoff
 from poolmgr.store.hub_push import head, probe
 
@@ -68,7 +70,6 @@ class HubWriter:
 
     def fresh(self) -> PoolView:
         """The pool at its head, or where that lags behind, at the last commit of our own."""
-        self._behind.add(self._store.commit)
         commit = self._store.commit
         for look in range(1, LOOKS + 1):
             found = head(self._store)
@@ -112,7 +113,15 @@ class HubWriter:
         self, documents: Mapping[str, bytes], expected: Mapping[str, bytes | None], needs: Mapping[str, int],
         message: str,
     ) -> str | None:  # fmt: skip
-        """One commit on the one that was planned on, or on our own images on top of that."""
+        """One commit on the one that was planned on, or on our own images on top of that.
+
+        An answer that was lost is settled by the head, which may be another's commit on top of ours: so
+        the documents are compared once more, at the very parent of this commit.
+        """
+        there = self._store.infos(list(expected), self._store.commit)
+        for name, before in expected.items():
+            if not _is(there.get(name), before):
+                raise PoolChangedError(f"{self._view.address}: {name} was changed by somebody else")
         return self._commit(documents, message, replace=tuple(documents))
 
     def _commit(
@@ -125,13 +134,25 @@ class HubWriter:
             text = "Opened by `poolmgr push --pr`; a draft until every image and the index are in it."
             self._number = hub_pulls.create(self._store, self._title, text)
             self._store = self._store.at(parent, hub_pulls.revision_of(self._number))
-        commit = self._store.commit_files(
-            files, message=message, parent=parent, replace=replace, sha256=sha256, uploaded=uploaded,
-            sent=sent, jobs=self._jobs,
-        )  # fmt: skip
+        try:
+            commit = self._store.commit_files(
+                files, message=message, parent=parent, replace=replace, sha256=sha256, uploaded=uploaded,
+                sent=sent, jobs=self._jobs,
+            )  # fmt: skip
+        except PoolChangedError:
+            self._behind.add(parent)
+            raise
         if commit != parent:
             self._behind.add(parent)
         return commit
+
+
+def _is(there: tuple[int, str, str | None] | None, data: bytes | None) -> bool:
+    """Whether the Hub's word on a file (size, git id, sha256 of an LFS file) is that of ``data``."""
+    if there is None or data is None:
+        return there is None and data is None
+    _, oid, sha256 = there
+    return hashlib.sha256(data).hexdigest() == sha256 if sha256 is not None else git_id(data) == oid
 
 
 def _unchanged(batch: Sequence[Upload]) -> None:

@@ -472,3 +472,13 @@ def test_over_xet(hub: Hub, repo: Repo, tmp_path: Path, monkeypatch: pytest.Monk
     assert not hub.requests(method="PUT"), "no byte by plain HTTP"
     assert index_at(head(repo))["v"] == {"task_1": f"images/{name_of(1)}"}
     assert hub.requests("xet-write-token")
+
+
+def test_a_lost_answer_and_somebody_elses_index_on_top(hub: Hub, repo: Repo, tmp_path: Path) -> None:
+    """Our images were committed, the answer was lost, and the head that settles it is another's index."""
+    hub.fault("/commit/main", apply_then_status=500)
+    hub.fault("/revision/main", before=lambda: theirs(repo, 50, "theirs"))
+    done = push(view_of(hub), batch(tmp_path / "new", 1))
+    assert set(index_at(head(repo))["v"]) == {"task_1", "theirs"}, "theirs is not overwritten"
+    assert done.rounds == 2
+    never_broken(repo)
