@@ -20,6 +20,8 @@ SCHEMA = 1
 LEVELS = tuple(level.value for level in Level)
 CHECKS = (*LEVELS, "hash", "inspect", "run")
 """The names a check may have: the levels, and the three beside them."""
+_BY_NAME = {level.value: level for level in Level}
+_VERDICTS = {verdict.value: verdict for verdict in Verdict}
 _CONTENT = re.compile(r"(require|forbid|modules):[0-9a-f]{16}")
 """A content rule that the file obeys, with a digest of the rule (ops/image_checks.py)."""
 
@@ -84,7 +86,7 @@ class Attestation:
                 stamp=Stamp(
                     _int(row["size"]), _int(row["mtime_ns"]), _int(row["ctime_ns"]), _int(row["inode"])
                 ),
-                checks={_check(k): Verdict(v) for k, v in checks.items()},
+                checks={_check(k): _VERDICTS[v] for k, v in checks.items()},
                 sha256=_digest(row.get("sha256")),
                 findings=tuple(
                     Finding(
@@ -121,7 +123,7 @@ class Standing:
         """The deepest level that passed, if no level failed since."""
         if self.verdict is Verdict.BAD:
             return None
-        passed = [Level(c) for c, v in self.checks.items() if c in LEVELS and v.passes]
+        passed = [_BY_NAME[c] for c, v in self.checks.items() if c in _BY_NAME and v.passes]
         return max(passed, key=lambda level: level.depth, default=None)
 
     @property
@@ -150,7 +152,7 @@ def standing(rows: Iterable[Attestation], stamp: Stamp) -> Standing | None:
     found = placed = False
     for row in sorted((r for r in rows if r.stamp == stamp), key=lambda r: r.time):
         found = True
-        looked = [Level(c) for c in row.checks if c in LEVELS]
+        looked = [_BY_NAME[c] for c in row.checks if c in _BY_NAME]
         deepest = max((level.depth for level in looked), default=-1)
         for check in LEVELS[: deepest + 1]:
             checks.pop(check, None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from poolmgr.errors import UnsafePathError
 
@@ -18,6 +19,7 @@ MAX_PATH_BYTES = 1024
 MAX_NAME_BYTES = 255  # NAME_MAX on every filesystem a pool lives on
 
 
+@lru_cache(1 << 16)  # index, listing, locks and attestations all name the same paths
 def path_trouble(path: str) -> str | None:
     """Why ``path`` may not name a blob, in a few words, or None when it may.
 

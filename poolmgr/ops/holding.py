@@ -31,11 +31,12 @@ def look(folder: State, blobs: Iterable[Blob], *, rehash: bool = False) -> Holdi
     attested = load(folder.attest, identity) if identity is not None else Attested()
     begun = scan(folder.partial)
     bad = Quarantine(folder.quarantine).hashes()
+    root = os.fspath(folder.root)
     result = {}
     absent = []
     for blob in blobs:
         try:
-            st = os.lstat(folder.root / blob.path)
+            st = os.lstat(f"{root}/{blob.path}")
         except OSError:
             size, proven = None, False
         else:
@@ -44,10 +45,10 @@ def look(folder: State, blobs: Iterable[Blob], *, rehash: bool = False) -> Holdi
             proven = standing is not None and standing.proves(Level.MOUNT, blob.sha256) and not rehash
         if size != blob.size:
             absent.append(blob)
-        sizes = [p.size for p in begun.get(blob.sha256 or "", ()) if p.size <= blob.size]
-        result[blob.path] = Local(
-            size=size, proven=proven, partial=max(sizes, default=0), quarantined=blob.sha256 in bad
-        )
+        partial = 0
+        if begun and blob.sha256 is not None:
+            partial = max((p.size for p in begun.get(blob.sha256, ()) if p.size <= blob.size), default=0)
+        result[blob.path] = Local(size, proven, partial, quarantined=blob.sha256 in bad)
     by_sha256 = _proven_elsewhere(folder, attested) if absent else {}
     for blob in absent:
         other = by_sha256.get(blob.sha256 or "")

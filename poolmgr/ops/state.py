@@ -160,22 +160,27 @@ class State:
                         continue
                 elif not exchange(temp, file):
                     replace(temp, file)
-                elif (replaced := self._read_lock(temp)) is not None and replaced[1] != before[1]:
+                elif _written(temp.stat()) != before[1] and (replaced := self._read_lock(temp)) is not None:
                     lock = join(replaced[0], wanted)
                     continue
             fsync_dir(self.locks_folder)
             return wanted
 
     def _read_lock(self, file: Path) -> tuple[Lock, tuple[int, int]] | None:
-        """The lock in ``file`` and (inode, mtime in ns), which no other writing of it shares."""
+        """The lock in ``file``, and which writing of it that is."""
         try:
             with file.open("rb") as reader:
                 st = os.fstat(reader.fileno())
                 if st.st_size > MAX_LOCK_BYTES:
                     raise MirrorInvalidError(f"{file}: larger than a lock can be")
-                return Lock.parse(reader.read(), str(file)), (st.st_ino, st.st_mtime_ns)
+                return Lock.parse(reader.read(), str(file)), _written(st)
         except FileNotFoundError:
             return None
+
+
+def _written(st: os.stat_result) -> tuple[int, int]:
+    """(inode, mtime in ns), which no other writing of a file shares."""
+    return st.st_ino, st.st_mtime_ns
 
 
 def _blobs(lock: Lock) -> set[tuple[str, str | None]]:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, MutableSequence, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from poolmgr.errors import (
@@ -39,6 +39,17 @@ READ_TWICE = 2
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _HEX64 = re.compile(r"[0-9a-f]{64}")
+
+
+class _Entry(NamedTuple):
+    """A row of the listing; only ``oid`` is of a type that can be relied on."""
+
+    path: Any
+    size: Any
+    oid: str | None
+    """git's name of a file; None for a folder."""
+    sha256: Any
+    xet: Any
 
 
 class HubStore:
@@ -255,49 +266,52 @@ class HubStore:
     def _info(self) -> Any:
         return self.client.api.repo_info(self.repo_id, revision=self.revision, repo_type=self.repo_type)
 
-    def _tree(self, commit: str) -> Sequence[Any]:
-        rows: MutableSequence[Any] = []
-        for row in self.client.api.list_repo_tree(
-            self.repo_id, revision=commit, repo_type=self.repo_type, recursive=True
-        ):
-            rows.append(row)
+    def _tree(self, commit: str) -> Sequence[_Entry]:
+        """The listing's rows as the Hub sends them (HfApi.list_repo_tree makes three objects of each)."""
+        from huggingface_hub.utils import paginate
+
+        rows: MutableSequence[_Entry] = []
+        url = f"{self.client.endpoint}/api/{self.repo_type}s/{self.repo_id}/tree/{commit}"
+        for row in paginate(url, {"recursive": True, "expand": False}, self.client.headers()):
+            if row["type"] == "file":
+                lfs = row.get("lfs")
+                sha256 = None if lfs is None else lfs["oid"]
+                rows.append(_Entry(row["path"], row["size"], str(row["oid"]), sha256, row.get("xetHash")))
+            else:
+                rows.append(_Entry(row["path"], 0, None, None, None))
             if len(rows) > MAX_LISTED:
                 raise RemoteRefusedError(
                     f"{self.address}: the listing does not end after {MAX_LISTED:,} entries"
                 )
         return rows
 
-    def _listed(self, rows: Iterable[Any]) -> Listing:
-        from huggingface_hub import RepoFile
-
+    def _listed(self, rows: Iterable[_Entry]) -> Listing:
         blobs: dict[str, Blob] = {}
         refused: list[tuple[str, str]] = []
         folders: set[str] = set()
         entries: Counter[str] = Counter()
-        for row in rows:
-            path = row.path
+        for path, size, oid, sha256, xet in rows:
             if not isinstance(path, str):
                 refused.append((repr(path), "is no text"))
                 continue
             parent = path.rpartition("/")[0]
             entries[parent] += 1
             hidden = path.startswith(".") or "/." in path
-            if not isinstance(row, RepoFile):
+            if oid is None:
                 if not hidden and path_trouble(path) is None:
                     folders.add(path)
                 continue
-            sha256 = row.lfs.sha256 if row.lfs is not None else None
-            trouble = _row_trouble(row.size, sha256)
+            trouble = _row_trouble(size, sha256)
             if trouble is None:
-                self._files[path] = (row.size, row.blob_id, sha256)
+                self._files[path] = (size, oid, sha256)
             if path == INDEX_NAME or (hidden and not _climbs(path)):
                 continue
             trouble = trouble or path_trouble(path) or ("is listed twice" if path in blobs else None)
             if trouble is not None:
                 refused.append((path, trouble))
                 continue
-            xet = row.xet_hash if isinstance(row.xet_hash, str) and _HEX64.fullmatch(row.xet_hash) else None
-            blobs[path] = Blob(path, row.size, sha256, xet_hash=xet)
+            xet = xet if isinstance(xet, str) and _HEX64.fullmatch(xet) else None
+            blobs[path] = Blob(path, size, sha256, xet_hash=xet)
         for path in blobs:
             parent = path.rpartition("/")[0]
             while parent and parent not in folders:
