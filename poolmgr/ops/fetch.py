@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,11 +15,8 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from poolmgr.errors import (
-    BadFileError,
-    BadTransferError,
     DestinationError,
     Exit,
-    IndexInvalidError,
     NoSpaceError,
     NotAMirrorError,
     PoolLacksBlobsError,
@@ -29,10 +26,10 @@ from poolmgr.errors import (
 from poolmgr.model.blob import INDEX_NAME, Blob
 from poolmgr.model.finding import Severity
 from poolmgr.model.index import Assignments, Index, nearest
-from poolmgr.model.ranges import Relative
 from poolmgr.ops.attest import AttestWriter
 from poolmgr.ops.busy import busy, nothing_vanished, still_there
 from poolmgr.ops.fetch_locks import keep_foreign_index, write_locks
+from poolmgr.ops.fetch_records import listing_with_hashes, relatives_of
 from poolmgr.ops.holding import look
 from poolmgr.ops.partials import Partials
 from poolmgr.ops.progress import Progress, Silent
@@ -150,11 +147,12 @@ class Fetch:
         self._check_tasks(wanted)
         totals = {name: self.view.total_tasks(name) for name in wanted}
         expected = {name: self.view.manifest.rules(name).tasks for name in wanted}
-        listing = self.view.listing
         needed = {path for tasks in wanted.values() for path in tasks.values()}
+        listing = listing_with_hashes(self.view, needed)
         blobs = [listing.blobs[p] for p in needed if p in listing.blobs]
         here = look(self.folder, blobs, rehash=self.request.rehash)
-        relatives, notes = self._relatives({b.path for b in blobs if here.blobs[b.path].size != b.size})
+        absent = {b.path for b in blobs if here.blobs[b.path].size != b.size}
+        relatives, notes = relatives_of(self.view, absent)
         plan = plan_fetch(wanted, totals, listing, here.blobs, expected, relatives, here.proven)
         if plan.saved and self.transfer == "xet":
             notes += (f"--transfer xet brings whole files: {plan.saved:,} bytes that are here come anew",)
@@ -238,17 +236,6 @@ class Fetch:
                 else "the list holds one task id a line",
                 details=unknown,
             )
-
-    def _relatives(self, paths: Collection[str]) -> tuple[Mapping[str, Relative], tuple[str, ...]]:
-        """What the pool records of the bases of ``paths``; and why not, if it cannot be read."""
-        from poolmgr.store.blobs_table import TABLE_NAME, read_relatives
-
-        if not paths or TABLE_NAME not in self.view.listing.blobs:
-            return {}, ()
-        try:
-            return read_relatives(self.view.store, paths), ()
-        except (IndexInvalidError, BadFileError, BadTransferError) as e:
-            return {}, (f"{e.message}; no blob is made of its base",)
 
     # --- acting ------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from poolmgr.errors import (
     CredentialsError,
     DestinationError,
     Exit,
+    IndexInvalidError,
     NoSpaceError,
     NotAMirrorError,
     PoolLacksBlobsError,
@@ -31,7 +32,7 @@ from poolmgr.ops.partials import Partials
 from poolmgr.ops.resolve import resolve_task
 from poolmgr.ops.state import State as Folder
 from poolmgr.ops.transfer import Result
-from poolmgr.ops.view import open_folder
+from poolmgr.ops.view import PoolView, open_folder
 from poolmgr.plan.item import State
 from poolmgr.sif.write import minimal_image
 from tests.loopback.hub import Hub
@@ -499,3 +500,33 @@ def test_what_another_run_brought_since_the_plan_is_not_fetched_again(hub: Hub, 
     assert [o.result for o in late.outcomes] == [Result.KEPT] * 4
     assert late.exit is Exit.GOOD
     assert not hub.requests(".sif")
+
+
+# --- pools whose listing shows no sha256 ---------------------------------------------------------------
+
+
+def folder_pool(root: Path, **columns: Any) -> PoolView:
+    """``PATHS[0]`` for one task in a folder, with these columns of ``blobs.parquet``."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    (root / PATHS[0]).parent.mkdir(parents=True)
+    (root / PATHS[0]).write_bytes(IMAGES[PATHS[0]])
+    (root / "task_to_blob.json").write_text(json.dumps({"v": {"t": PATHS[0]}}))
+    table = pa.table({"path": [PATHS[0]], "size": [len(IMAGES[PATHS[0]])], **columns})
+    pq.write_table(table, root / "blobs.parquet")
+    return open_folder(root)
+
+
+def test_a_folders_recorded_sha256_is_what_its_blobs_are_proven_by(tmp_path: Path, to: Path) -> None:
+    good = Fetch(folder_pool(tmp_path / "good", sha256=[SHA[PATHS[0]]]), Request(to, ("v",), reserve=0))
+    fetched = good.carry_out(good.plan())
+    assert (fetched.exit, fetched.plan.items[0].blob.sha256) == (Exit.GOOD, SHA[PATHS[0]])
+    bad = Fetch(folder_pool(tmp_path / "bad", sha256=["ab" * 32]), Request(tmp_path / "x", ("v",), reserve=0))
+    assert codes(bad.carry_out(bad.plan())) == {PATHS[0]: ["wrong-hash"]}
+
+
+def test_a_table_that_cannot_be_trusted_stops_a_folders_fetch(tmp_path: Path, to: Path) -> None:
+    run = Fetch(folder_pool(tmp_path / "pool", sha256=["short"]), Request(to, ("v",), reserve=0))
+    with pytest.raises(IndexInvalidError):
+        run.plan()
