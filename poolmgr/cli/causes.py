@@ -27,7 +27,8 @@ def causes(
         group = [(base, error) for base, error in failures if error.code == code]
         out.line(f"failed ({code}): {len(group):,}")
         for base, error in group if everything else group[:SHOWN]:
-            out.line(f"  {text.name(base)}: {error.message}" if base else f"  {error.message}")
+            said = error.message.removeprefix(f"{base}: ")
+            out.line(f"  {text.name(base)}: {said}" if base else f"  {said}")
             for detail in error.details[: None if everything else SHOWN]:
                 out.line(f"    {text.name(detail)}")
         more(out, len(group), everything=everything, option=option)

@@ -12,7 +12,8 @@ from poolmgr.cli.causes import SHOWN, causes, error_fields, more
 from poolmgr.cli.output import Output
 from poolmgr.errors import Exit, UsageError
 from poolmgr.model.recipe import METHODS
-from poolmgr.ops.derive import Derive, Derived, Outcome, Planned, Request, Result
+from poolmgr.ops.derive import Derive
+from poolmgr.ops.derive_facts import Derived, Outcome, Planned, Request, Result
 from poolmgr.ops.pip_lock import pip_download
 from poolmgr.ops.view import open_pool
 from poolmgr.settings import Settings
@@ -83,7 +84,7 @@ def derive(
         return _lock(out, run, offline=offline)
     plan = run.plan()
     if dry_run:
-        return _dry(out, plan, everything=everything)
+        return _dry(out, run.rehearse(plan), everything=everything)
     derived = run.carry_out(plan)
     _show(out, derived, everything=everything)
     return derived.exit

@@ -132,14 +132,42 @@ class _Reader:
 
     def fail(self, where: str, what: str, *, at: str = "", hint: str = _HINT) -> RecipeInvalidError:
         """``at``: a word of the line to name."""
-        line = self.line(f'"{at}"') or self.line(f"'{at}'") or self.line(at) if at else 0
+        line = self.line(at, where) if at else 0
         place = f"{self.source}:{line}" if line else self.source
         return RecipeInvalidError(f"{place}: {where}: {what}", hint=hint)
 
-    def line(self, word: str) -> int:
-        """Number of the first line that holds ``word`` and is no comment; 0 without any."""
-        lines = enumerate(self.lines, 1)
-        return next((n for n, text in lines if word in text and not text.lstrip().startswith("#")), 0)
+    def line(self, word: str, where: str) -> int:
+        """Number of the line to name for ``word`` of the table ``where``; 0 without any.
+
+        tomllib tells no lines, so the word is looked for: first from the key on in the table's own
+        lines, as a quoted text before as a part of one, then anywhere.
+        """
+        first, last = self.section(where)
+        key = re.compile(rf"\s*{re.escape(where.rpartition('.')[2].partition(' ')[0])}\s*=")
+        own = next((n for n in range(first, last) if key.match(self.lines[n])), first)
+        for begin, end in ((own, last), (first, last), (0, len(self.lines))):
+            for form in (f'"{word}"', f"'{word}'", word):
+                for n, text in enumerate(self.lines[begin:end], begin + 1):
+                    if form in text and not text.lstrip().startswith("#"):
+                        return n
+        return 0
+
+    def section(self, where: str) -> tuple[int, int]:
+        """The lines of the table ``where``, from its header on, as a range; all lines where it has none."""
+        step, task = re.match(r"step (\d+)", where), re.match(r'tasks\."(.*?)"', where)
+        heads = [n for n, text in enumerate(self.lines) if text.lstrip().startswith("[")]
+        if step:
+            own = [n for n in heads if re.match(r"\s*\[\[\s*step\s*\]\]", self.lines[n])]
+            own = own[int(step[1]) - 1 : int(step[1])]
+        elif task:
+            tables = [n for n in heads if re.match(r"\s*\[\s*tasks\b", self.lines[n])]
+            own = [n for n in tables if task[1] in self.lines[n]]
+        else:
+            name = re.escape(where.partition(".")[0])
+            own = [n for n in heads if re.match(rf"\s*\[\s*{name}\s*\]", self.lines[n])]
+        if not own:
+            return 0, len(self.lines)
+        return own[0], next((n for n in heads if n > own[0]), len(self.lines))
 
     def recipe(self, raw: dict[str, Any]) -> Recipe:
         self.known(raw, "", ("schema", "name", "base", "method", "step", "tasks", "expect"))

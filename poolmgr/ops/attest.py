@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from poolmgr.model.attestation import Attestation, Standing, standing
 from poolmgr.model.stamp import Stamp, StatLike
@@ -63,6 +63,12 @@ def load(folder: Path, pool: str | None) -> Attested:
     return Attested(rows, foreign, tuple(unreadable))
 
 
+class Line(Protocol):
+    """What becomes one line of JSON."""
+
+    def to_line(self) -> str: ...
+
+
 class AttestWriter:
     """One run's file, created with its first row; rows reach the disk within a second or at close.
 
@@ -77,7 +83,7 @@ class AttestWriter:
         self._pending: list[str] = []
         self._flushed = time.monotonic()
 
-    def add(self, row: Attestation) -> None:
+    def add(self, row: Line) -> None:
         with self._lock:
             self._pending.append(row.to_line())
             if time.monotonic() - self._flushed > FLUSH_SECONDS:

@@ -1,39 +1,37 @@
 """``derive``: from a recipe and a pool to a folder of derived images that ``push`` takes as it is.
 
 Every base is proven before it is used; nothing that fails a check gets its final name; a failure
-stops its own image and no other. What is there already, made of the same base by the same recipe,
-is kept, so an interrupted run goes on where it was.
+stops its own image and no other. What is there already is kept when it is proven to be what would be
+made, so an interrupted run goes on where it was: by the journal of the run that made it, else by
+making it again and comparing the bytes.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
 from poolmgr.errors import (
-    AlreadyExistsError,
     BadFileError,
     DeriveFailedError,
-    Exit,
     NothingComparedError,
     PoolError,
     RecipeInvalidError,
     UnknownTaskError,
     UsageError,
 )
-from poolmgr.model.finding import Level
 from poolmgr.model.index import nearest
 from poolmgr.model.ranges import Relative
 from poolmgr.model.recipe import Pip, Run, Step
 from poolmgr.model.recipe_lock import Key, LockedWheel, RecipeLock, lock_key
-from poolmgr.ops.derive_build import TOOLS, Materials, build, check_made, identify
-from poolmgr.ops.derive_files import RecipeFiles, load_recipe, write_map
+from poolmgr.ops.derive_facts import Derived, Outcome, Planned, Request, Result
+from poolmgr.ops.derive_files import RecipeFiles, check_map, load_recipe, write_map
+from poolmgr.ops.derive_make import Maker
 from poolmgr.ops.pip_lock import Download, close
 from poolmgr.ops.progress import Progress, Silent
 from poolmgr.ops.resolve import vouch
@@ -44,92 +42,19 @@ from poolmgr.plan.derive import (
     described,
     file_name,
     method_of,
-    provenance,
     recipe_digest,
-    reproducible,
     works,
 )
 from poolmgr.sif.apptainer import Apptainer
-from poolmgr.sif.check import check_file
-from poolmgr.sif.derived import provenance_of
-from poolmgr.sif.header import read_container
 from poolmgr.sif.identity import file_sha256
 from poolmgr.sif.image import open_image
 from poolmgr.sif.python import Interpreter, find_interpreter
 from poolmgr.sif.source import FileSource
-from poolmgr.store.files import make_dirs, mapped_os_errors, publish_durable
-from poolmgr.temporary import scratch_folder, sweep
+from poolmgr.store.files import make_dirs
+from poolmgr.temporary import sweep
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    recipe: Path
-    to: Path
-    method: str | None = None
-    """Overrides the recipe's own."""
-    jobs: int = 2
-    map: Path | None = None
-    """Where the map of tasks to files goes; None: beside the files, named after the recipe."""
-    identity: bool = True
-    """Whether the tree identity of each image is computed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """One image to make, or why it cannot be."""
-
-    work: Work
-    file: Path | None = None
-    sha256: str = ""
-    """Of the base."""
-    method: str = ""
-    wheels: tuple[tuple[LockedWheel, ...], ...] = ()
-    """Of each step."""
-    digest: str = ""
-    """Of the recipe's steps for this base."""
-    name: str = ""
-    there: bool = False
-    """Whether a file of that name is in the folder already."""
-    error: PoolError | None = None
-
-
-class Result(StrEnum):
-    MADE = "made"
-    KEPT = "kept"
-    """It was there, made of the same base by the same steps."""
-    FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    planned: Planned
-    result: Result
-    sha256: str = ""
-    size: int = 0
-    tree_sha256: str | None = None
-    shared: str = ""
-    """The ranges that it shares with its base, as text (model/ranges.py)."""
-    notes: tuple[str, ...] = ()
-    error: PoolError | None = None
-
-
-@dataclass(frozen=True)
-class Derived:
-    outcomes: tuple[Outcome, ...]
-    map: Path | None
-    """The map that was written; None when no task has an image."""
-    tasks: Mapping[str, str] = field(default_factory=dict)
-    """Task -> file name."""
-
-    def of(self, result: Result) -> tuple[Outcome, ...]:
-        return tuple(o for o in self.outcomes if o.result is result)
-
-    @property
-    def exit(self) -> Exit:
-        return Exit.BAD if self.of(Result.FAILED) else Exit.GOOD
 
 
 class Derive:
@@ -145,6 +70,7 @@ class Derive:
                 hint="fetch the variant first, then derive with -p MIRROR",
             )
         self.view = view
+        self._map = request.map or request.to / f"{self.files.recipe.name}.tasks.json"
 
     @cached_property
     def works(self) -> tuple[Work, ...]:
@@ -195,15 +121,20 @@ class Derive:
 
     def _prove(self, blob: str) -> tuple[Path, str] | PoolError:
         try:
-            path = vouch(self.view, blob, f"the base {blob}")
-            with FileSource(path) as source:
-                sha256 = file_sha256(source)
+            path = vouch(self.view, blob, blob)
+            proven = self.view.attested.standing(blob, path.stat())
+            sha256 = proven.sha256 if proven is not None else None
+            if sha256 is None:
+                with FileSource(path) as source:
+                    sha256 = file_sha256(source)
             recorded = self.view.recorded(blob)
             if recorded is not None and recorded.sha256 not in (None, sha256):
                 raise BadFileError(f"{path}: its sha256 is not the recorded one", hint="run 'poolmgr audit'")
             return path, sha256
         except PoolError as e:
             return e
+        except OSError as e:
+            return BadFileError(f"{blob}: {e.strerror}")
         finally:
             self.progress.file_done(blob)
 
@@ -242,83 +173,54 @@ class Derive:
             result.append(lock.sets[key])
         return tuple(result)
 
+    def rehearse(self, plan: Sequence[Planned]) -> tuple[Planned, ...]:
+        """The plan with the errors that ``carry_out`` would meet, as far as bases and wheels show them."""
+        self._need(plan)
+        check_map(self._map)
+        self.progress.begin("rehearsing", files=len(plan))
+        with Maker(self.request, self.files) as maker:
+
+            def rehearse(planned: Planned) -> Planned:
+                try:
+                    return replace(planned, error=maker.rehearse(planned))
+                finally:
+                    self.progress.file_done(planned.name or planned.work.base)
+
+            rehearsed = self._each(rehearse, plan)
+        self.progress.end()
+        return tuple(rehearsed)
+
+    def _need(self, plan: Sequence[Planned]) -> None:
+        if any(isinstance(step, Run) for p in plan for step in p.work.steps):
+            Apptainer.need()
+
     # --- the work -------------------------------------------------------------------------------
 
     def carry_out(self, plan: Sequence[Planned]) -> Derived:
         """Make every image of the plan; the map is written last, and names only what is proven."""
-        if any(isinstance(step, Run) for p in plan for step in p.work.steps):
-            Apptainer.need()
+        self._need(plan)
+        check_map(self._map)
         make_dirs(self.request.to)
         sweep(self.request.to)
         self.progress.begin("deriving", files=len(plan))
-        outcomes = self._each(self._make, plan)
+        with Maker(self.request, self.files) as maker:
+
+            def make(planned: Planned) -> Outcome:
+                try:
+                    return maker.make(planned)
+                finally:
+                    self.progress.file_done(planned.name or planned.work.base)
+
+            outcomes = self._each(make, plan)
         self.progress.end()
         good = [o for o in outcomes if o.result is not Result.FAILED]
         tasks = {task: o.planned.name for o in good for task in o.planned.work.tasks}
-        where = None
         if tasks:
-            where = self.request.map or self.request.to / f"{self.files.recipe.name}.tasks.json"
-            write_map(where, tasks)
+            write_map(self._map, tasks)
         shared = {o.sha256: Relative(o.planned.sha256, o.shared) for o in good if o.shared}
         if shared:
             write_record(self.request.to / f"{self.files.recipe.name}{ENDING}", shared)
-        return Derived(tuple(outcomes), where, tasks)
-
-    def _make(self, planned: Planned) -> Outcome:
-        try:
-            if planned.error is not None:
-                return Outcome(planned, Result.FAILED, error=planned.error)
-            final = self.request.to / planned.name
-            if os.path.lexists(final):
-                return self._keep(planned, final)
-            with mapped_os_errors(final), scratch_folder(self.request.to) as scratch:
-                return self._build(planned, final, scratch)
-        except PoolError as e:
-            return Outcome(planned, Result.FAILED, error=e)
-        except ValueError as e:
-            return Outcome(planned, Result.FAILED, error=DeriveFailedError(f"{planned.work.base}: {e}"))
-        finally:
-            self.progress.file_done(planned.name or planned.work.base)
-
-    def _build(self, planned: Planned, final: Path, scratch: Path) -> Outcome:
-        assert planned.file is not None
-        recipe = self.files.recipe
-        steps = planned.work.steps
-        rows = described(steps, self.files.digests, planned.wheels)
-        folders = {step.wheels: self.files.inside(step.wheels) for step in steps if isinstance(step, Pip)}
-        told = provenance(
-            recipe.name, planned.sha256, planned.digest, planned.method, rows, TOOLS,
-            is_reproducible=reproducible(steps),
-        )  # fmt: skip
-        made = scratch / planned.name
-        materials = Materials(self.files.contents, planned.wheels, folders)
-        build(planned.file, planned.work.base, steps, planned.method, materials, told, scratch, made)
-        notes = check_made(made, recipe.expect, planned.name)
-        made.chmod(0o644)
-        outcome = self._identified(Outcome(planned, Result.MADE, notes=tuple(notes)), made)
-        publish_durable(made, final)
-        return outcome
-
-    def _keep(self, planned: Planned, final: Path) -> Outcome:
-        """The file that is there, if it is what would be made."""
-        try:
-            with FileSource(final) as source:
-                told = provenance_of(source, read_container(source)) or {}
-        except OSError as e:
-            raise BadFileError(f"{final}: {e.strerror}") from None
-        same = told.get("recipe_sha256") == planned.digest and told.get("base_sha256") == planned.sha256
-        if not same or not check_file(final, Level.TABLES).verdict.passes:
-            raise AlreadyExistsError(
-                f"{final} is there and is not what this recipe makes",
-                hint="move it away; nothing is overwritten",
-            )
-        notes = check_made(final, self.files.recipe.expect, planned.name)
-        return self._identified(Outcome(planned, Result.KEPT, notes=tuple(notes)), final)
-
-    def _identified(self, outcome: Outcome, path: Path) -> Outcome:
-        assert outcome.planned.file is not None
-        sha256, size, tree, shared = identify(path, outcome.planned.file, tree=self.request.identity)
-        return replace(outcome, sha256=sha256, size=size, tree_sha256=tree, shared=shared)
+        return Derived(tuple(outcomes), self._map if tasks else None, tasks)
 
     # --- the lock -------------------------------------------------------------------------------
 
@@ -336,7 +238,7 @@ class Derive:
         self.progress.begin("reading the bases' interpreters", files=len(jobs))
 
         def look(job: tuple[str, Pip]) -> tuple[Interpreter, Pip]:
-            path = vouch(self.view, job[0], f"the base {job[0]}")
+            path = vouch(self.view, job[0], job[0])
             self.progress.file_done(job[0])
             return _interpreter(path, job[1].python), job[1]
 

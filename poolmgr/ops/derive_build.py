@@ -85,6 +85,14 @@ def build(
         here = there
 
 
+def rehearse(base: Path, where: str, steps: Sequence[Step], materials: Materials) -> None:
+    """Carry out the steps before the first command on the base's tree alone. Raises what ``build`` does."""
+    parts = _segments(steps, materials.wheels)
+    if parts and not isinstance(parts[0][0][0], Run):
+        with FileSource(base) as source:
+            _changes(Base(source, where), parts[0], materials)
+
+
 def _segments(
     steps: Sequence[Step], wheels: Sequence[Sequence[LockedWheel]]
 ) -> list[list[tuple[Step, Sequence[LockedWheel]]]]:

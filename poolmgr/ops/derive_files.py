@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from poolmgr.errors import RecipeInvalidError
+from poolmgr.errors import AlreadyExistsError, RecipeInvalidError
 from poolmgr.model.recipe import Files, Recipe, Step
 from poolmgr.model.recipe_lock import RecipeLock
 from poolmgr.store.files import write_durable
@@ -94,6 +95,23 @@ def _read(file: Path, recipe: Path, limit: int | None = None) -> bytes:
         return file.read_bytes()
     except OSError as e:
         raise RecipeInvalidError(f"{recipe}: {file}: {e.strerror}") from None
+
+
+def check_map(file: Path) -> None:
+    """Refuses a place for the map where something lies that ``derive`` did not write."""
+    if not os.path.lexists(file):
+        return
+    try:
+        if file.stat().st_size > MAX_LOCK:
+            raise ValueError
+        rows = json.loads(file.read_bytes())
+        if not isinstance(rows, dict) or not all(isinstance(v, str) and "/" not in v for v in rows.values()):
+            raise ValueError
+    except (OSError, ValueError, RecursionError):
+        raise AlreadyExistsError(
+            f"{file} is there and is no map of tasks to files that derive wrote",
+            hint="name another place with --map; nothing is overwritten",
+        ) from None
 
 
 def write_map(file: Path, tasks: Mapping[str, str]) -> None:

@@ -135,6 +135,21 @@ def test_no_text_makes_anything_but_a_recipe_or_its_error(text: str) -> None:
         Recipe.parse(text, "r.toml")
 
 
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('[expect]\nmodules = ["six"]\n[[step]]\nrun = "six"\n[[step]]\npip = ["six"]\n', 9),
+        ('[[step]]\npip = [\n  "six==1",  # then a\n  "a"\n]\n', 7),
+        ('[[step]]\nremove = ["/a"]\n[tasks."t"]\nremove = ["/a"]\npip = ["/a"]\n', 8),
+        ('step = [{ remove = ["/a"] }, { pip = ["six"] }]\n', 4),
+    ],
+)
+def test_the_line_named_is_the_one_at_fault(text: str, line: int) -> None:
+    """Also where the same word stands in another table before."""
+    with pytest.raises(RecipeInvalidError, match=rf"^r\.toml:{line}: "):
+        Recipe.parse('schema = 1\nname = "n"\nbase = { variant = "v" }\n' + text, "r.toml")
+
+
 SCALARS = st.one_of(
     st.integers(), st.text(max_size=5), st.booleans(), st.lists(st.text(max_size=3), max_size=2)
 )

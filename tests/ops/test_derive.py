@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,11 +14,21 @@ from pathlib import Path
 
 import pytest
 
-from poolmgr.errors import DeriveFailedError, PoolError, RecipeInvalidError, UnknownTaskError, UsageError
-from poolmgr.ops.derive import Derive, Derived, Request, Result
+from poolmgr.errors import (
+    AlreadyExistsError,
+    DeriveFailedError,
+    PoolError,
+    RecipeInvalidError,
+    UnknownTaskError,
+    UsageError,
+)
+from poolmgr.model.finding import Level
+from poolmgr.ops.derive import Derive
 from poolmgr.ops.derive_build import post_section
+from poolmgr.ops.derive_facts import Derived, Request, Result
 from poolmgr.ops.pip_lock import pip_download
 from poolmgr.ops.view import open_folder
+from poolmgr.sif.check import check_file
 from poolmgr.sif.derived import provenance_of
 from poolmgr.sif.header import read_container
 from poolmgr.sif.image import open_image
@@ -109,7 +120,8 @@ def test_a_removal_and_a_new_file(tmp_path: Path, python_pool: Path, method: str
         assert told["recipe_sha256"] == made.planned.digest
         assert told["reproducible"] is True
     assert path.stat().st_mode & 0o777 == 0o644
-    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [made.planned.name]  # no task, so no map
+    shown = [p.name for p in (tmp_path / "out").iterdir() if not p.name.startswith(".")]
+    assert shown == [made.planned.name]  # no task, so no map
 
 
 def test_overlay_that_only_hides_fails_an_expectation_that_forbids(tmp_path: Path, python_pool: Path) -> None:
@@ -275,6 +287,127 @@ def test_a_second_run_keeps_what_is_there_and_refuses_what_is_something_else(
     assert third.outcomes[0].error is not None
     assert third.outcomes[0].error.code == "already-exists"
     assert path.read_bytes() == minimal_image("another")
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> tuple[Path, Path]:
+    """A pool whose base is stored blocks, which carry no checksum, and a recipe for it."""
+    pool = tmp_path / "pool"
+    (pool / "images").mkdir(parents=True)
+    (pool / "images/a.sif").write_bytes(minimal_image("a", os.urandom(300_000)))
+    (pool / "task_to_blob.json").write_text('{"v": {"t": "images/a.sif"}}')
+    return pool, write(tmp_path / "r", '[[step]]\nremove = ["/etc/label"]\n', '{ variant = "v" }')
+
+
+def nothing_is_made(*_: object) -> None:
+    raise AssertionError("an image was made again")
+
+
+@pytest.mark.parametrize("touched", [False, True])
+def test_what_a_run_wrote_down_is_not_made_again(
+    tmp_path: Path, stored: tuple[Path, Path], touched: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool, recipe = stored
+    first = derive(pool, recipe, tmp_path / "out").outcomes[0]
+    path = tmp_path / "out" / first.planned.name
+    if touched:
+        os.utime(path)
+    else:
+        monkeypatch.setattr("poolmgr.ops.derive_make.file_sha256", nothing_is_made)
+    monkeypatch.setattr("poolmgr.ops.derive_make.build", nothing_is_made)
+    again = derive(pool, recipe, tmp_path / "out").outcomes[0]
+    assert again.result is Result.KEPT
+    assert (again.sha256, again.size, again.tree_sha256, again.shared) == (
+        first.sha256, first.size, first.tree_sha256, first.shared,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("journal", [True, False])
+def test_a_kept_image_is_proven_not_believed(
+    tmp_path: Path, stored: tuple[Path, Path], journal: bool
+) -> None:
+    """One byte differs in a block without a checksum: every level passes, only the bytes can tell."""
+    pool, recipe = stored
+    first = derive(pool, recipe, tmp_path / "out").outcomes[0]
+    path = tmp_path / "out" / first.planned.name
+    before = path.stat()
+    if not journal:
+        shutil.rmtree(tmp_path / "out/.poolmgr")
+        assert derive(pool, recipe, tmp_path / "out").outcomes[0].result is Result.KEPT
+        shutil.rmtree(tmp_path / "out/.poolmgr")
+    with path.open("r+b") as file:
+        file.seek(before.st_size // 2)
+        byte = file.read(1)
+        file.seek(before.st_size // 2)
+        file.write(bytes([byte[0] ^ 1]))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert check_file(path, Level.DATA).verdict.passes
+    error = derive(pool, recipe, tmp_path / "out").outcomes[0].error
+    assert error is not None
+    assert error.code == "already-exists"
+
+
+def test_other_expectations_are_held_against_what_is_there(tmp_path: Path, stored: tuple[Path, Path]) -> None:
+    pool, recipe = stored
+    good(derive(pool, recipe, tmp_path / "out"))
+    recipe.write_text(recipe.read_text() + '[expect]\nrequire = ["/never"]\n')
+    error = derive(pool, recipe, tmp_path / "out").outcomes[0].error
+    assert error is not None
+    assert "not what the recipe expects" in error.message
+
+
+def test_two_runs_at_once_into_one_folder_both_succeed(tmp_path: Path) -> None:
+    pool = tmp_path / "pool"
+    (pool / "images").mkdir(parents=True)
+    tasks = {}
+    for n in range(30):
+        (pool / f"images/{n}.sif").write_bytes(minimal_image(f"{n}", os.urandom(200_000)))
+        tasks[f"t{n}"] = f"images/{n}.sif"
+    (pool / "task_to_blob.json").write_text(json.dumps({"v": tasks}))
+    recipe = write(tmp_path / "r", '[[step]]\nremove = ["/payload"]\n', '{ variant = "v" }')
+    command = [sys.executable, "-m", "poolmgr", "derive", recipe, "-p", pool, "--to", tmp_path / "out"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    runs = [
+        subprocess.Popen([*map(str, command), "--json"], env=environment, stdout=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    ends = [json.loads(run.communicate(timeout=120)[0].splitlines()[-1]) for run in runs]
+    assert [run.returncode for run in runs] == [0, 0]
+    assert [end["made"] + end["kept"] for end in ends] == [30, 30]
+    assert sum(end["made"] for end in ends) == 30, "each image is given its name once"
+
+
+def test_a_dry_run_tells_what_the_run_would_meet(tmp_path: Path, python_pool: Path) -> None:
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r/a").write_text("a")
+    for steps in ('[[step]]\nremove = ["/nope"]\n', '[[step]]\nfiles = [{ from = "a", to = "/app" }]\n'):
+        recipe = write(tmp_path / "r", steps, PLAIN)
+        run = Derive(open_folder(python_pool), Request(recipe, tmp_path / "out"))
+        (planned,) = run.rehearse(run.plan())
+        (outcome,) = run.carry_out(run.plan()).outcomes
+        assert planned.error is not None
+        assert outcome.error is not None
+        assert (planned.error.code, planned.error.message) == (outcome.error.code, outcome.error.message)
+    recipe = write(tmp_path / "r", REMOVE, PLAIN)
+    run = Derive(open_folder(python_pool), Request(recipe, tmp_path / "out"))
+    (planned,) = run.rehearse(run.plan())
+    assert planned.error is None
+    (tmp_path / "out" / planned.name).write_bytes(minimal_image("another"))
+    (planned,) = run.rehearse(run.plan())
+    assert planned.error is not None
+    assert planned.error.code == "already-exists"
+
+
+def test_a_map_replaces_only_a_map(tmp_path: Path, python_pool: Path) -> None:
+    recipe = write(tmp_path / "r", REMOVE)
+    index = python_pool / "task_to_blob.json"
+    before = index.read_bytes()
+    with pytest.raises(AlreadyExistsError, match="no map of tasks"):
+        derive(python_pool, recipe, tmp_path / "out", map=index)
+    assert index.read_bytes() == before
+    for _ in range(2):
+        done = derive(python_pool, recipe, tmp_path / "out", map=tmp_path / "map.json")
+    assert json.loads((tmp_path / "map.json").read_text()) == done.tasks
 
 
 def test_the_bases_bytes_are_the_key_not_its_path(tmp_path: Path) -> None:

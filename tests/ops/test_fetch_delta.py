@@ -24,7 +24,7 @@ from poolmgr.model.stamp import Stamp
 from poolmgr.ops import bringing
 from poolmgr.ops.attest import AttestWriter, load
 from poolmgr.ops.derive import Derive
-from poolmgr.ops.derive import Request as DeriveRequest
+from poolmgr.ops.derive_facts import Request as DeriveRequest
 from poolmgr.ops.fetch import Fetch, Fetched, Request
 from poolmgr.ops.partials import Partials
 from poolmgr.ops.shared import shared_ranges

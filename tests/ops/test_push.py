@@ -490,7 +490,7 @@ def test_what_is_pushed_can_be_audited(tmp_path: Path, poolmgr: RunPoolmgr) -> N
 
 def test_what_derive_leaves_is_taken_as_it_is(tmp_path: Path) -> None:
     from poolmgr.ops.derive import Derive
-    from poolmgr.ops.derive import Request as DeriveRequest
+    from poolmgr.ops.derive_facts import Request as DeriveRequest
 
     root = tmp_path / "pool"
     push(folder_view(root), batch(tmp_path / "new", 1, 2), variant="original")
