@@ -89,13 +89,15 @@ class Explanation:
 Key = tuple[Kind, str]
 Parts = dict[Key, dict[str, str]]
 """Driver -> its part -> its text in one environment."""
+Value = tuple[tuple[str, str], ...]
+"""(part, text) of one driver in one environment, sorted; () where it is not there."""
 
 
 def explain(environments: Sequence[Facts]) -> Explanation:
     """The explanation of ``environments``, which differ by hash."""
     taken, names, instructions = _take_apart(environments)
     table = _Table(taken)
-    drivers = [_driver(table, key, names[key], instructions.get(key)) for key in table.keys]
+    drivers = [_driver(table, d, key, names[key], instructions.get(key)) for d, key in enumerate(table.keys)]
     order = sorted(
         range(len(drivers)), key=lambda d: (drivers[d].remaining, -drivers[d].values, drivers[d].name)
     )
@@ -112,54 +114,104 @@ def explain(environments: Sequence[Facts]) -> Explanation:
 
 
 class _Table:
-    """Environments by drivers, each cell a number; only drivers that vary are in it."""
+    """Environments by drivers, each cell a number; only drivers that vary are in it.
+
+    A driver's commonest value is the number 0, so that what only some environments have costs only
+    these to hold constant: real datasets have thousands of such drivers.
+    """
 
     def __init__(self, environments: Sequence[Parts]) -> None:
-        self.environments = environments
-        every = dict.fromkeys(key for e in environments for key in e)
+        self.size = len(environments)
+        having: dict[Key, dict[int, Value]] = defaultdict(dict)
+        for n, parts in enumerate(environments):
+            for key, texts in parts.items():
+                having[key][n] = tuple(sorted(texts.items()))
         self.keys: list[Key] = []
-        self.values: list[list[tuple[tuple[str, str], ...]]] = []
-        self._cells: list[list[int]] = []
-        for key in every:
-            column = [tuple(sorted(e.get(key, {}).items())) for e in environments]
-            if len(set(column)) > 1:
-                cells = {value: _number(len(self.keys), value) for value in set(column)}
+        self.values: list[list[Value]] = []
+        self._cells: list[dict[int, int]] = []
+        for key, known in having.items():
+            column = [known.get(n, ()) for n in range(self.size)]
+            found = Counter(column)
+            if len(found) > 1:
+                self._cells.append(_cells(len(self.keys), column, found))
                 self.keys.append(key)
                 self.values.append(column)
-                self._cells.append([cells[value] for value in column])
-        self.whole = [sum(row) for row in zip(*self._cells, strict=True)] or [0] * len(environments)
+        self.whole = _Rows(self._sums(range(len(self.keys))))
 
-    def without(self, held: Iterable[int], start: Sequence[int] | None = None) -> int:
-        """How many environments stay distinct when the drivers ``held`` are the same in all."""
-        return len(set(self.less(held, start)))
-
-    def less(self, held: Iterable[int], start: Sequence[int] | None = None) -> list[int]:
-        rows = list(self.whole if start is None else start)
-        for d in held:
-            rows = [row - cell for row, cell in zip(rows, self._cells[d], strict=True)]
+    def _sums(self, drivers: Iterable[int]) -> list[int]:
+        rows = [0] * self.size
+        for d in drivers:
+            for n, cell in self._cells[d].items():
+                rows[n] += cell
         return rows
+
+    def _held(self, drivers: Sequence[int]) -> dict[int, int]:
+        """Environment -> the sum of its cells of ``drivers``."""
+        if len(drivers) == 1:
+            return self._cells[drivers[0]]
+        found: dict[int, int] = defaultdict(int)
+        for d in drivers:
+            for n, cell in self._cells[d].items():
+                found[n] += cell
+        return found
+
+    def without(self, held: Sequence[int], start: _Rows | None = None) -> int:
+        """How many environments stay distinct when the drivers ``held`` are the same in all."""
+        return (start or self.whole).distinct_without(self._held(held))
+
+    def less(self, held: Sequence[int], start: _Rows) -> _Rows:
+        return _Rows(start.without(self._held(held)))
 
     def only(self, kept: Sequence[int]) -> int:
         """How many stay distinct when everything but ``kept`` is the same in all."""
-        rows = [0] * len(self.environments)
-        for d in kept:
-            rows = [row + cell for row, cell in zip(rows, self._cells[d], strict=True)]
-        return len(set(rows))
+        return len(set(self._sums(kept)))
 
-    def partition(self, d: int) -> tuple[int, ...]:
+    def partition(self, d: int) -> tuple[tuple[int, int], ...]:
         """Which environments have equal values: equal for drivers that always vary together."""
         first: dict[int, int] = {}
-        return tuple(first.setdefault(cell, n) for n, cell in enumerate(self._cells[d]))
+        return tuple((n, first.setdefault(cell, n)) for n, cell in sorted(self._cells[d].items()))
 
     def without_parts(self, d: int, parts: frozenset[str]) -> int:
         """How many stay distinct when ``parts`` of driver ``d`` are the same in all."""
-        rows = self.less([d])
+        rows = self.whole.without(self._cells[d])
         kept = [tuple(item for item in value if item[0] not in parts) for value in self.values[d]]
-        cells = {value: _number(d, value) for value in set(kept)}
-        return len({row + cells[value] for row, value in zip(rows, kept, strict=True)})
+        cells = _cells(d, kept, Counter(kept))
+        return len({row + cells.get(n, 0) for n, row in enumerate(rows)})
 
 
-def _number(d: int, value: tuple[tuple[str, str], ...]) -> int:
+class _Rows:
+    """One number an environment, equal where the environments are."""
+
+    def __init__(self, rows: list[int]) -> None:
+        self._rows = rows
+        self._counts = Counter(rows)
+
+    def __len__(self) -> int:
+        """How many are distinct."""
+        return len(self._counts)
+
+    def without(self, held: Mapping[int, int]) -> list[int]:
+        rows = list(self._rows)
+        for n, cell in held.items():
+            rows[n] -= cell
+        return rows
+
+    def distinct_without(self, held: Mapping[int, int]) -> int:
+        """How many would be distinct; only the rows that change are looked at."""
+        removed = Counter(self._rows[n] for n in held)
+        added = {self._rows[n] - cell for n, cell in held.items()}
+        gone = sum(self._counts[row] == count and row not in added for row, count in removed.items())
+        return len(self._counts) - gone + sum(row not in self._counts for row in added)
+
+
+def _cells(d: int, column: Sequence[Value], found: Counter[Value]) -> dict[int, int]:
+    """Environment -> its number, for those that have another value than the commonest."""
+    ((commonest, _),) = found.most_common(1)
+    numbers = {value: _number(d, value) for value in found if value != commonest}
+    return {n: numbers[value] for n, value in enumerate(column) if value != commonest}
+
+
+def _number(d: int, value: Value) -> int:
     """A cell as a number whose sums tell sets of cells apart (a multiset hash of 192 bits)."""
     text = repr((d, value)).encode("utf-8", "surrogateescape")
     return int.from_bytes(hashlib.blake2b(text, digest_size=24).digest(), "big")
@@ -255,13 +307,12 @@ def _tell_apart(environments: Sequence[Facts], taken: list[Parts]) -> None:
 # --- describing them ------------------------------------------------------------------------------
 
 
-def _driver(table: _Table, key: Key, name: str, instruction: Instruction | None) -> Driver:
-    d = table.keys.index(key)
-    column = table.values[d]
-    parts = sorted({part for value in column for part, _ in value}, key=wording.in_order)
+def _driver(table: _Table, d: int, key: Key, name: str, instruction: Instruction | None) -> Driver:
+    found = Counter(table.values[d])
+    parts = sorted({part for value in found for part, _ in value}, key=wording.in_order)
     varying: dict[str, list[str]] = {}
     for part in parts:
-        texts = [dict(value).get(part, "") for value in column]
+        texts = [dict(value).get(part, "") for value in found]
         if len(set(texts)) > 1:
             varying[part] = texts
     what = {part: wording.token_class(part, set(texts)) for part, texts in varying.items()}
@@ -269,14 +320,16 @@ def _driver(table: _Table, key: Key, name: str, instruction: Instruction | None)
         what = {part: wording.package_class(word) for part, word in what.items()}
     if instruction is not None and key[1].endswith(" "):
         name = wording.template(instruction, what)
-    found = Counter(wording.shown(value, varying) for value in column).most_common(EXAMPLES)
+    examples: Counter[str] = Counter()
+    for value, count in found.items():
+        examples[wording.shown(value, varying)] += count
     return Driver(
         kind=key[0],
         name=name,
-        values=len(set(column)),
+        values=len(found),
         remaining=table.without([d]),
-        remedy=wording.remedy(key[0], name, what, varying, len(set(column))),
-        examples=tuple(found),
+        remedy=wording.remedy(key[0], name, what, varying, len(found)),
+        examples=tuple(examples.most_common(EXAMPLES)),
         tokens=_tokens(table, d, what, varying) if instruction is not None else (),
     )
 
@@ -309,15 +362,15 @@ def _steps(
     What has no remedy is never held; steps at the end that bring nothing are left out.
     """
     order = [d for d in order if drivers[d].remedy is not Remedy.NONE]
-    together: dict[tuple[int, ...], list[int]] = {}
+    together: dict[tuple[tuple[int, int], ...], list[int]] = {}
     for d in order:
         together.setdefault(table.partition(d), []).append(d)
     groups = [g for g in together.values() if len(g) > 1]
     if len(harmless) > 1:
         groups.insert(0, list(harmless))
-    rows = list(table.whole)
+    rows = table.whole
     left = list(order)
-    remaining = len(set(rows))
+    remaining = len(rows)
     steps: list[Step] = []
     while remaining > 1 and left and len(steps) < MAX_STEPS:
         candidates = [[d] for d in left] + [
@@ -329,7 +382,7 @@ def _steps(
         )
         rows = table.less(best, rows)
         left = [d for d in left if d not in best]
-        remaining = len(set(rows))
+        remaining = len(rows)
         steps.append(
             Step(
                 drivers=tuple(drivers[d].name for d in best),
@@ -338,6 +391,6 @@ def _steps(
                 remedies=tuple(dict.fromkeys(drivers[d].remedy for d in best)),
             )
         )
-    while steps and steps[-1].remaining == (steps[-2].remaining if len(steps) > 1 else len(set(table.whole))):
+    while steps and steps[-1].remaining == (steps[-2].remaining if len(steps) > 1 else len(table.whole)):
         steps.pop()
     return tuple(steps)
