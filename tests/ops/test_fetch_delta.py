@@ -35,6 +35,7 @@ from poolmgr.plan.item import State
 from poolmgr.sif.source import BytesSource
 from poolmgr.sif.write import write_sif
 from poolmgr.sif.write_node import directory, file
+from poolmgr.store import hub_xet
 from tests.loopback.hub import Hub
 from tests.ops.fetch_kit import codes, fetch, files, fill, view_of
 from tests.ops.push_kit import folder_view, push, table_of
@@ -499,3 +500,16 @@ def test_a_base_that_nobody_has_leaves_the_row_without(tmp_path: Path, family: d
     text = rows[sha(family[OVERLAY])]["shared_ranges"]
     shared = SharedRanges.parse(text, len(family[OVERLAY]), len(family[BASE]))
     assert shared.size > 0.99 * len(family[BASE])
+
+
+def test_auto_counts_only_whole_files_against_the_quota(
+    hub: Hub, to: Path, family: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool(hub, family)
+    fetch(hub, to)
+    asked: list[str] = []
+    monkeypatch.setattr(hub_xet, "quota_demands_xet", lambda blobs, _: asked.extend(b.path for b in blobs))
+    (to / BASE).unlink()
+    fetch(hub, to, "original", "hardened", transfer="auto")
+    assert asked == [BASE]
+    assert files(to)[OVERLAY] == family[OVERLAY]
