@@ -88,3 +88,12 @@ def test_tables(poolmgr: RunPoolmgr) -> None:
         "tasks",
         "environments",
     ]
+
+
+def test_what_is_wrong_with_a_whole_task_is_in_its_codes(tmp_path: Path, poolmgr: RunPoolmgr) -> None:
+    write_task(tmp_path / "d" / "a")
+    listed = tmp_path / "d" / "dataset.toml"
+    listed.write_text(f'[[tasks]]\nname = "o/a"\ndigest = "sha256:{"0" * 64}"\n')
+    done = poolmgr("query", "SELECT task, codes FROM tasks", "-d", listed, "--json")
+    assert done.returncode == 3
+    assert json.loads(done.stdout)["rows"] == [["a", "task-digest"]]
