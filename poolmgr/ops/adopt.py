@@ -42,7 +42,7 @@ from poolmgr.plan.coverage import found
 from poolmgr.plan.naming import Aliases
 from poolmgr.settings import Settings
 from poolmgr.store.blobs_table import TABLE_NAME
-from poolmgr.store.claim import claimed
+from poolmgr.store.claims import claimed
 from poolmgr.store.files import create_durable, mapped_os_errors, swap_durable
 
 

@@ -33,7 +33,6 @@ from poolmgr.model.arch import runs_on
 from poolmgr.model.finding import Level
 from poolmgr.model.pulled import Pulled
 from poolmgr.model.stamp import Stamp
-from poolmgr.ops.claims import Claims
 from poolmgr.ops.crew import crew
 from poolmgr.ops.progress import Progress, Silent
 from poolmgr.ops.pull_build import Builder, Layers
@@ -47,6 +46,7 @@ from poolmgr.sif.apptainer import Apptainer
 from poolmgr.sif.check import check_file
 from poolmgr.sif.identity import file_sha256
 from poolmgr.sif.source import FileSource
+from poolmgr.store.claims import Claims
 from poolmgr.store.files import make_dirs, mapped_os_errors, publish_durable, temp_file, write_durable
 from poolmgr.store.oci import Registries
 from poolmgr.temporary import scratch_folder, sweep

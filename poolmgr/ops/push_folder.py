@@ -32,7 +32,7 @@ from poolmgr.ops.push_files import PIECE, LocalFile, changed
 from poolmgr.ops.push_write import Upload
 from poolmgr.ops.view import PoolView
 from poolmgr.sif.source import FileSource
-from poolmgr.store.claim import claimed
+from poolmgr.store.claims import claimed
 from poolmgr.store.files import (
     fsync_dir,
     make_dirs,

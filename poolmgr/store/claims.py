@@ -1,11 +1,15 @@
-"""Claims: one builder per target, across processes and machines, without file locks.
+"""Claims: one run at work on a target, across processes and machines, without file locks.
 
 A claim is a file whose name is the target's key and a number, made by a link that never replaces;
 the highest number is the claim in force, and the file names its owner. Whoever finds the owner dead
-makes the next number: of two takers one succeeds, and nobody ever removes another's claim. An owner
-is dead when its end can be seen (poolmgr/owner.py), or, on another machine, when it has not touched its
-claim for ``STALE`` seconds by the filesystem's own clock. A claim saves work and never decides what
-is published: a target is only ever made by a link that does not replace.
+makes the next number: of two takers one succeeds, and nobody ever removes a claim that is in force.
+An owner is dead when its end can be seen (poolmgr/owner.py), or, on another machine, when it has not
+touched its claim for ``STALE`` seconds by the filesystem's own clock.
+
+Two kinds. A plain claim saves work and no more: what is given up leaves nothing behind, and who slept
+between looking and making may hold a claim beside another (a target that is only ever made by a link
+that does not replace bears that). An ``exact`` one leaves a number that says "released", so numbers
+never go back: the sleeper finds a higher one when it looks again, and gives way.
 """
 
 from __future__ import annotations
@@ -15,16 +19,24 @@ import hashlib
 import os
 import re
 import threading
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from poolmgr.errors import AlreadyExistsError
+from poolmgr.errors import AlreadyExistsError, PoolBusyError
 from poolmgr.owner import Owner
+from poolmgr.settings import machine_name
 from poolmgr.store.files import create_durable, make_dirs, mapped_os_errors, temp_file
 
 BEAT = 30.0
 """Seconds between two touches of a claim by its owner."""
 STALE = 600.0
+RELEASED = "released"
+PATIENCE = 60.0
+"""Seconds that ``claimed`` waits for a live owner; its claim is held only while an index is written."""
+_PAUSE = (0.05, 1.0)
+_INDEX = "index"
 _NAME = re.compile(r"([0-9a-f]{64})\.(\d{1,9})\.claim")
 
 
@@ -35,16 +47,22 @@ class Held:
     owner: Owner | None
     """None when the file does not say it."""
     machine: str
+    file: Path
+    released: bool = False
+    """Whether this is the mark that an exact claim left behind: it is free."""
 
 
 class Claims:
     """The claims of one folder, seen by one run. ``close`` gives up all that it holds."""
 
-    def __init__(self, folder: Path, owner: Owner, machine: str, *, beat: float = BEAT) -> None:
+    def __init__(
+        self, folder: Path, owner: Owner, machine: str, *, beat: float = BEAT, exact: bool = False
+    ) -> None:
         self.folder = folder
         self.owner = owner
         self.machine = machine
         self._beat = beat
+        self._exact = exact
         self._mine: dict[str, int] = {}
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -56,7 +74,7 @@ class Claims:
         After a claim was taken the target must be looked for once more: its last owner may have
         made it just before. Raises what writing to the folder raises.
         """
-        key = hashlib.sha256(target.encode("utf-8", "surrogateescape")).hexdigest()
+        key = _key(target)
         make_dirs(self.folder)
         body = f"{self.owner}\n{self.machine}\n".encode()
         while True:
@@ -66,23 +84,27 @@ class Claims:
                 held = self._read(self._path(key, numbers[-1]))
                 if held is None:
                     continue  # given up meanwhile
-                if not self._is_dead(held, self._path(key, numbers[-1])):
+                if not held.released and not self._is_dead(held):
                     return held
                 number = numbers[-1] + 1
             try:
                 create_durable(self._path(key, number), body)
             except AlreadyExistsError:
                 continue  # another was first: look who
+            if self._exact and self._numbers(key)[-1:] != [number]:
+                self._path(key, number).unlink(missing_ok=True)  # a higher one was made while we slept
+                continue
             with self._lock:
                 self._mine[key] = number
                 if self._heart is None:
                     self._heart = threading.Thread(target=self._keep_alive, name="claims", daemon=True)
                     self._heart.start()
+            self._forget(key, number)
             return None
 
     def give_up(self, target: str) -> None:
-        """Remove the claim on ``target``, if it is ours, and the dead ones below it."""
-        self._drop(hashlib.sha256(target.encode("utf-8", "surrogateescape")).hexdigest())
+        """End the claim on ``target``, if it is ours, and remove the dead ones below it."""
+        self._drop(_key(target))
 
     def close(self) -> None:
         self._stop.set()
@@ -94,8 +116,14 @@ class Claims:
             mine = self._mine.pop(key, None)
         if mine is None:
             return
+        if self._exact:
+            with contextlib.suppress(AlreadyExistsError):  # another took us for dead: it is in force
+                create_durable(self._path(key, mine + 1), RELEASED.encode())
+        self._forget(key, mine + 1)
+
+    def _forget(self, key: str, below: int) -> None:
         for number in self._numbers(key):
-            if number <= mine:
+            if number < below:
                 with contextlib.suppress(OSError):
                     self._path(key, number).unlink()
 
@@ -117,15 +145,15 @@ class Claims:
         except FileNotFoundError:
             return None
         except OSError:
-            return Held(None, "")
+            return Held(None, "", path)
         machine = "".join(c for c in (lines[1] if len(lines) > 1 else "") if c.isprintable())[:100]
-        return Held(Owner.parse(lines[0]), machine)
+        return Held(Owner.parse(lines[0]), machine, path, released=lines == [RELEASED])
 
-    def _is_dead(self, held: Held, path: Path) -> bool:
+    def _is_dead(self, held: Held) -> bool:
         if held.owner is not None and held.owner.domain == self.owner.domain:
             return held.owner.surely_dead(self.owner.domain)
         try:
-            touched = path.stat().st_mtime
+            touched = held.file.stat().st_mtime
         except FileNotFoundError:
             return False  # the next look will tell
         return self._now() - touched > STALE
@@ -143,3 +171,40 @@ class Claims:
             for key, number in held:
                 with contextlib.suppress(OSError):
                     os.utime(self._path(key, number))
+
+
+@contextlib.contextmanager
+def claimed(
+    folder: Path, patience: float = PATIENCE, waiting: Callable[[str], None] | None = None
+) -> Iterator[None]:
+    """The block runs while this run alone holds the exact claim on the index that lies in ``folder``.
+
+    ``PoolBusyError`` when a live owner, or one on another machine, keeps it for ``patience`` seconds.
+    """
+    owner = Owner.begin()
+    claims = Claims(folder, owner, machine_name(), exact=True)
+    try:
+        until, pause = time.monotonic() + patience, _PAUSE[0]
+        told = False
+        while (held := claims.take(_INDEX)) is not None:
+            who = f"process {held.owner.pid} on {held.machine}" if held.owner else "another run"
+            if time.monotonic() > until:
+                raise PoolBusyError(
+                    f"{folder.parent.parent}: {who} is writing the index, and has been for"
+                    f" {patience:.0f} s ({held.file})",
+                    hint=f"run the command again when it is done; a run that died on another machine is"
+                    f" taken for dead {STALE / 60:.0f} minutes after its last sign of life",
+                )
+            if not told and waiting is not None:
+                waiting(f"waiting for {who}, which is writing the index")
+                told = True
+            time.sleep(pause)
+            pause = min(pause * 1.5, _PAUSE[1])
+        yield
+    finally:
+        claims.close()
+        owner.close()
+
+
+def _key(target: str) -> str:
+    return hashlib.sha256(target.encode("utf-8", "surrogateescape")).hexdigest()
