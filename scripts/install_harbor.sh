@@ -23,9 +23,11 @@ find_python() {
     for python in python3.13 python3.12 python3.14 python3; do
         path=$(command -v "$python" 2>/dev/null) && good "$path" && { echo "$path"; return; }
     done
-    pyenv=$(command -v pyenv || true)  # HOME may be another than the one that pyenv lies in
+    # HOME may be another than the one that pyenv lies in
+    pyenv=$(command -v pyenv || true) shim=$(command -v python3 || true)
     for python in "${PYENV_ROOT:-${HOME:-}/.pyenv}"/versions/3.1[2-9]*/bin/python3 \
-        "${pyenv%/bin/pyenv}"/versions/3.1[2-9]*/bin/python3 /usr/bin/python3; do
+        "${pyenv%/bin/pyenv}"/versions/3.1[2-9]*/bin/python3 \
+        "${shim%/shims/python3}"/versions/3.1[2-9]*/bin/python3 /usr/bin/python3; do
         [ -x "$python" ] && good "$python" && { echo "$python"; return; }
     done
     return 1

@@ -74,14 +74,20 @@ class PoolView:
 
     @cached_property
     def recorded_blobs(self) -> Mapping[str, Blob]:
-        """Blob path -> what is on record of it: the locks' word, else the listing's own."""
+        """Blob path -> what is on record of it, by the locks, else ``blobs.parquet``, else the listing.
+
+        The Hub's listing is itself the record, with a sha256 for every image.
+        """
         if self.locks:
             return {path: blob for lock in self.locks.values() for path, blob in lock.blobs.items()}
-        if self.root is not None:
-            from poolmgr.store.blobs_table import read_blobs_table
+        from poolmgr.store.blobs_table import TABLE_NAME, read_blobs_table
 
+        if self.root is not None:
             return read_blobs_table(self.store)
-        return self.listing.blobs
+        listed = self.listing.blobs
+        if TABLE_NAME in listed and all(blob.sha256 is None for blob in listed.values()):
+            return {**listed, **read_blobs_table(self.store)}
+        return listed
 
     def recorded(self, path: str) -> Blob | None:
         """Size and sha256 that somebody wrote down for ``path`` before now; None if nobody did."""

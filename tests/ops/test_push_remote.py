@@ -10,6 +10,8 @@ import pytest
 from poolmgr.errors import BadFileError, CredentialsError, PoolChangedError, PushRefusedError
 from poolmgr.model.manifest import Manifest
 from poolmgr.ops import push_remote
+from poolmgr.ops.audit import Request as AuditRequest
+from poolmgr.ops.audit import audit
 from poolmgr.ops.push_edit import Edit
 from poolmgr.ops.view import PoolView
 from poolmgr.store import remote, remote_write
@@ -59,6 +61,18 @@ def test_blobs_that_an_interrupted_push_left(place: Place, tmp_path: Path) -> No
     assert set(index_of(place)["v"]) == {"task_1", "task_2"}
     with pytest.raises(PushRefusedError, match="with other bytes"):
         push(view_of(place), batch(tmp_path / "other", 2, version="2"), variant="w")
+
+
+def test_audit_compares_sizes_with_what_push_recorded(place: Place, tmp_path: Path) -> None:
+    push(view_of(place), batch(tmp_path / "new", 1, 2))
+    good = audit(view_of(place), AuditRequest(), lambda address: [])
+    assert good.passed
+    place.fill({f"images/{name_of(1)}": image(1)[:-1]})
+    bad = audit(view_of(place), AuditRequest(), lambda address: [])
+    assert not bad.passed
+    assert {p: [f.code for f in i.findings] for p, i in bad.images.items() if i.findings} == {
+        f"images/{name_of(1)}": ["wrong-size"]
+    }
 
 
 @pytest.mark.parametrize("what", ["task_to_blob.json", f"images/{name_of(1)}"])
