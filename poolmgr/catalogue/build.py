@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, Self
 
 from poolmgr.catalogue.schema import TABLES, Table
 from poolmgr.errors import AlreadyExistsError, BadFileError, DestinationError
+from poolmgr.temporary import sweep, temp_name
 
 MARK = "catalogue.json"
 SCHEMA = 1
@@ -30,7 +30,8 @@ class CatalogueWriter:
         if not folder.parent.is_dir():
             raise DestinationError(f"{folder.parent} is not a folder")
         self._folder = folder
-        self._temporary = folder.parent / f".{folder.name}.{secrets.token_hex(6)}.partial"
+        sweep(folder.parent)
+        self._temporary = temp_name(folder.parent)
         self._temporary.mkdir()
         self._files = {table.name: _File(self._temporary, table) for table in TABLES}
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import gzip
 import io
 import os
-import secrets
 import shutil
 import stat
 import tarfile
@@ -25,7 +24,8 @@ from poolmgr.harbor.source import discover, tasks
 from poolmgr.harbor.tree import FolderTree, Kind, Tree, UnreadableError
 from poolmgr.model.environment import NotTask, Scheme, Task
 from poolmgr.ops.progress import Progress, Silent
-from poolmgr.store.files import fsync_dir, publish_durable
+from poolmgr.store.files import mapped_os_errors, publish_durable, publish_folder_durable
+from poolmgr.temporary import sweep, temp_name
 
 GROUP_BYTES = 64 << 20
 GROUP_ROWS = 1000
@@ -62,7 +62,8 @@ def pack(
     result = Packed()
     hashes: dict[str, tuple[str | None, ...]] = {}
     progress.begin("packing", files=sum(len(p.folders) for p in parts))
-    temporary = target.parent / f".{target.name}.{secrets.token_hex(6)}.partial.parquet"
+    sweep(target.parent)
+    temporary = temp_name(target.parent).with_suffix(".parquet")  # the reader goes by the name's ending
     try:
         with _Writer(temporary) as writer:
             for found in tasks(parts, HARBOR, limits):
@@ -202,7 +203,8 @@ def unpack(
         )
     if not target.parent.is_dir():
         raise DestinationError(f"{target.parent} is not a folder")
-    temporary = target.parent / f".{target.name}.{secrets.token_hex(6)}.partial"
+    sweep(target.parent)
+    temporary = temp_name(target.parent)
     temporary.mkdir()
     result = Packed()
     progress.begin("unpacking", files=0)
@@ -225,8 +227,10 @@ def unpack(
                 f"{source}: no task to unpack",
                 details=[f"{n.where}: {n.finding}" for n in result.not_tasks],
             )
-        os.rename(temporary, target)
-        fsync_dir(target.parent)
+        if target.is_dir():
+            with mapped_os_errors(target):
+                target.rmdir()  # it was empty; with something in it by now, it stays and this fails
+        publish_folder_durable(temporary, target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
         progress.end()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
 import pytest
 
+from poolmgr.temporary import temp_name
 from tests.conftest import RunPoolmgr
 from tests.harbor.trees import tar_of, write_parquet, write_task
 
@@ -192,6 +195,30 @@ def test_pack_is_the_same_bytes_every_time_and_unpack_gives_all_back(
     assert (out / "link").readlink() == Path("run.sh")
     assert poolmgr("env", "unpack", "one.parquet", "out").returncode == 1
     assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith(".")) == []
+
+
+def test_what_a_killed_run_left_is_swept(tmp_path: Path, poolmgr: RunPoolmgr) -> None:
+    """pack, unpack and a catalogue write beside their target, under names that tell whose they are."""
+    write_task(tmp_path / "d" / "a")
+    commands = (
+        ("env", "pack", "d", "one.parquet"),
+        ("env", "unpack", "one.parquet", "out"),
+        ("query", "select 1", "--catalogue", "cat", "--dataset", "d"),
+    )
+    code = "import poolmgr.temporary as t; print(t.temp_name({!r}))"
+    for command in commands:
+        said = subprocess.run(
+            [sys.executable, "-c", code.format(str(tmp_path))], capture_output=True, text=True, check=True
+        )
+        left = Path(said.stdout.strip())
+        (left / "half").mkdir(parents=True)
+        live = temp_name(tmp_path)
+        live.touch()
+        done = poolmgr(*command)
+        assert done.returncode == 0, done.stderr
+        assert not left.exists(), command
+        live.unlink()  # raises if it was swept
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["cat", "d", "one.parquet", "out"]
 
 
 def test_what_pack_writes_the_standard_library_reads(tmp_path: Path, poolmgr: RunPoolmgr) -> None:
