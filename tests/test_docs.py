@@ -37,7 +37,11 @@ def test_links_lead_somewhere(page: docs.Path) -> None:
 
 
 def test_pages_that_the_code_and_the_docs_name_exist() -> None:
-    sources = [*PAGES, *(ROOT / "poolmgr").rglob("*.py"), *(ROOT / "scripts").glob("*")]
+    sources = [
+        *PAGES,
+        *(ROOT / "poolmgr").rglob("*.py"),
+        *(p for p in (ROOT / "scripts").iterdir() if p.is_file()),
+    ]
     for source in sources:
         for name in re.findall(r"\bdocs/[a-z0-9_/-]+\.md\b", source.read_text()):
             assert (ROOT / name).exists(), f"{source.relative_to(ROOT)} names {name}"

@@ -148,10 +148,13 @@ def test_an_alias_of_the_manifest_leads_to_the_source_and_tasks_get_a_map(
 def test_layers_that_images_share_are_downloaded_once(registry: Registry, tmp_path: Path) -> None:
     first = registry.add("acme/shared:1", {"app/v": "same"})
     second = registry.add("acme/shared:2", {"app/v": "same"}, config=["--config.env", "A=1"])
+    layers = {json.loads(registry.manifest(f"acme/shared:{n}"))["layers"][0]["digest"] for n in (1, 2)}
+    (layer,) = layers
+    # Apptainer asks for a layer before it looks whether it has it, and then does not read the answer.
+    fault = registry.fault(method="GET", contains=f"/blobs/{layer}", skip=1, times=None, truncate=10)
     pulls = pull(registry, tmp_path, first, second, jobs=1)
     assert [o.result for o in pulls.outcomes] == [Result.PULLED, Result.PULLED]
-    layer = json.loads(registry.manifest("acme/shared:1"))["layers"][0]["digest"]
-    assert registry.asked("GET", f"/blobs/{layer}") == 1
+    assert fault.hit <= 1
 
 
 def test_what_the_pool_has_is_not_pulled(registry: Registry, tmp_path: Path) -> None:
