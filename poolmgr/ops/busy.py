@@ -81,7 +81,7 @@ def still_there(root: Path, plan: FetchPlan) -> FetchPlan:
     """The plan with what vanished since it was made to be fetched again."""
     items = tuple(
         replace(item, state=State.MISSING, have=0)
-        if item.state in (State.PROVEN, State.UNPROVEN) and not os.path.lexists(root / item.blob.path)
+        if item.state in (State.PROVEN, State.UNPROVEN) and not os.path.lexists(f"{root}/{item.blob.path}")
         else item
         for item in plan.items
     )
@@ -90,7 +90,7 @@ def still_there(root: Path, plan: FetchPlan) -> FetchPlan:
 
 def nothing_vanished(root: Path, plan: FetchPlan) -> None:
     """``PoolChangedError`` if a file that the lock would call proven is not there any more."""
-    gone = [i.blob.path for i in plan.of(State.PROVEN) if not os.path.lexists(root / i.blob.path)]
+    gone = [i.blob.path for i in plan.of(State.PROVEN) if not os.path.lexists(f"{root}/{i.blob.path}")]
     if gone:
         raise PoolChangedError(
             f"{root}: {len(gone):,} files vanished while this fetch ran", hint="run it again", details=gone

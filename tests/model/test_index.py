@@ -222,6 +222,10 @@ def test_a_whole_pool_is_parsed_and_written_back() -> None:
     index = parse(raw)
     assert {v: len(t) for v, t in index.variants.items()} == sizes
     assert Index.parse(index.to_bytes(), "x").variants == index.variants
+    plain = {v: dict(t) for v, t in index.variants.items()}
+    assert json.loads(index.to_bytes()) == plain
+    indented = json.dumps(plain, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+    assert index.to_bytes() == indented.encode()
 
 
 JSON = st.recursive(
