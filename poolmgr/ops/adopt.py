@@ -251,7 +251,9 @@ class Adopt:
         return len(adoption.unmatched) > self.request.allow_unmatched
 
     def exit(self, adopted: Adopted) -> Exit:
-        return Exit.BAD if self.refused(adopted.adoption) or adopted.bad else Exit.GOOD
+        """Not good when too many rows have no file, or a blob that a task names is bad."""
+        named = adopted.adoption.blobs
+        return Exit.BAD if self.refused(adopted.adoption) or named & adopted.bad.keys() else Exit.GOOD
 
     def carry_out(self, adoption: Adoption) -> Adopted:
         """Hash what is asked for, then write what is missing; writes nothing when ``refused``."""
@@ -263,11 +265,11 @@ class Adopt:
         return replace(adopted, index_written=self._write_index(adoption))
 
     def _hash(self, adopted: Adopted) -> Adopted:
-        """The sha256 of every blob: remembered where an attestation still holds, else read now."""
+        """The sha256 of every blob, named or not: remembered where an attestation still holds, else read now."""
         hashes: dict[str, str] = {}
         bad: dict[str, tuple[Finding, ...]] = {}
         todo = []
-        for path in sorted(adopted.adoption.blobs):
+        for path in sorted({*adopted.adoption.blobs, *adopted.adoption.unmapped}):
             try:
                 standing = self.view.attested.standing(path, os.stat(self.view.file(path)))
             except OSError:

@@ -7,8 +7,9 @@ find exactly one usable file is unmatched, with a finding that says why; nothing
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import nsmallest
 from typing import Protocol
 
 from poolmgr.errors import AmbiguousError, MissError, ReferenceInvalidError
@@ -25,6 +26,9 @@ from poolmgr.plan.resolve import Names
 
 MANY_MISSES = 100
 """Rows without a file after which no nearest name is looked for: the rule or folder is the wrong one."""
+
+FEW = 4
+"""Names that a row's finding gives of those that it clashes with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +112,7 @@ class Files:
         if blob is None and ("/" not in path or self._by_name):
             same = self._names.get(path.rpartition("/")[2], [])
             if len(same) > 1:
-                return found("ambiguous-name", f"{len(same)} files have this name: {', '.join(sorted(same))}")
+                return found("ambiguous-name", f"{len(same)} files have this name: {_few(same)}")
             if same:
                 path, blob = same[0], self._listing.blobs[same[0]]
         if blob is None:
@@ -131,6 +135,7 @@ class ByMap:
         self._pairs: dict[str, Pair] = {}
         self._more_files: dict[str, set[str]] = {}
         self._shared: dict[str, set[str]] = {}
+        self._sharing: dict[str, str] = {}
         self._asked: set[str] = set()
         users: dict[str, str] = {}
         for pair in images.pairs:
@@ -157,10 +162,12 @@ class ByMap:
             return found("no-file", f"{self._images.source} has no line for {image[:200]!r}")
         place, file = self._images.where(pair.line), pair.file
         if key in self._more_files:
-            files = ", ".join(sorted(self._more_files[key]))
-            return found("image-conflict", f"one image with several files: {files}", place)
+            files = self._more_files[key]
+            return found("image-conflict", f"one image with several files: {_few(files)}", place)
         if file in self._shared:
-            users = ", ".join(sorted(self._shared[file]))
+            users = self._sharing.get(file)
+            if users is None:
+                users = self._sharing[file] = _few(self._shared[file])
             return found("name-collision", f"{file} is given for different images: {users}", place)
         result = self._files.find(file)
         if isinstance(result, Finding):
@@ -189,7 +196,7 @@ class ByRule:
             return self._files.find(image)
         clash = self._clash.get(image)
         if clash is not None:
-            others = ", ".join(r for r in clash.references if r != image)
+            others = _few([r for r in clash.references if r != image])
             return found("name-collision", f"{' and '.join(clash.names)} would be the name of {others} too")
         try:
             path = self._names.find(image).path
@@ -285,6 +292,12 @@ def plan_adoption(asks: Sequence[Ask], listing: Listing) -> Adoption:
     )
 
 
+def _few(names: Collection[str]) -> str:
+    """The first of ``names``: who shares one file is told of each row, so all names would be their square."""
+    first = nsmallest(FEW, names)
+    return ", ".join(first) + (f" and {len(names) - FEW:,} more" if len(names) > FEW else "")
+
+
 def _match(row: Row, matcher: Matcher, known: dict[str, str | Finding]) -> str | Finding:
     """The row's file; each image is looked for once."""
     if row.trouble is not None or row.task is None:
@@ -312,18 +325,19 @@ def _drop_clashes(
     variants: Mapping[str, _Variant], clashes: Sequence[Sequence[str]], unmatched: list[Unmatched]
 ) -> None:
     """An index may not name two paths that differ only in case, so neither is named."""
+    clashing = {path for group in clashes for path in group}
+    users_of: dict[str, list[tuple[str, str, str]]] = {}
+    for name, variant in variants.items():
+        for task, path in variant.tasks.items():
+            if path in clashing:
+                users_of.setdefault(path, []).append((name, task, path))
     for group in clashes:
-        users = [
-            (name, task, path)
-            for name, variant in variants.items()
-            for task, path in variant.tasks.items()
-            if path in group
-        ]
+        users = [user for path in group for user in users_of.get(path, ())]
         if len({path for _, _, path in users}) < 2:
             continue
         for name, task, path in users:
             image, where = variants[name].images[task]
-            others = ", ".join(p for p in group if p != path)
+            others = _few([p for p in group if p != path])
             finding = found("case-clash", f"{path} differs only in case or Unicode form from {others}", where)
             variants[name].tasks.pop(task)
             unmatched.append(Unmatched(name, task, image, where, finding))

@@ -325,7 +325,10 @@ def _places(added: Sequence[Candidate], held: Held, layout: Layout) -> dict[str,
 
 
 def _room(paths: Sequence[str], held: Held) -> tuple[dict[str, tuple[int, int]], list[Problem]]:
-    """Directory -> (added, entries then); and the directories that would pass the Hub's hard limit."""
+    """Directory -> (added, entries then); and the directories that would pass the Hub's hard limit.
+
+    One that is past it already lies in no repository of the Hub, and holds no push up.
+    """
     added = Counter(path.rpartition("/")[0] for path in paths)
     then = Counter(dict(held.entries))
     known = {fold(d): d for d in held.entries}
@@ -346,6 +349,6 @@ def _room(paths: Sequence[str], held: Held) -> tuple[dict[str, tuple[int, int]],
             f"{folder or 'the root'} would have {then[folder]:,} entries; the Hub takes {HUB_HARD_LIMIT:,}",
         )
         for folder in sorted({*added, *(f.rpartition("/")[0] for f in added if f not in held.entries)})
-        if then[folder] > HUB_HARD_LIMIT
+        if then[folder] > HUB_HARD_LIMIT >= held.entries.get(folder, 0)
     ]
     return {folder: (count, then[folder]) for folder, count in sorted(added.items())}, problems

@@ -17,6 +17,7 @@ import pytest
 from poolmgr.errors import (
     AlreadyExistsError,
     BadFileError,
+    Exit,
     NothingComparedError,
     PoolChangedError,
     UsageError,
@@ -191,6 +192,20 @@ def test_a_bad_image_is_named_when_it_is_hashed_and_is_not_in_the_table(folder: 
     assert list(done.bad) == [path]
     view = open_pool(str(folder), Settings.read())
     assert set(view.recorded_blobs) == set(IMAGES) - {path}
+
+
+def test_blobs_that_no_task_names_are_on_record_too(folder: Path) -> None:
+    """A push compares with every blob of the pool, so each would else be hashed at each push again."""
+    spare = minimal_image("spare")
+    (folder / "spare.sif").write_bytes(spare)
+    (folder / "broken.sif").write_bytes(spare[:-5000])
+    request = Request(image_map=tsv(folder), variant="v", hashing=True)
+    run = Adopt(open_pool(str(folder), Settings.read()), request, Settings.read())
+    done = run.carry_out(run.plan())
+    assert list(done.bad) == ["broken.sif"]
+    assert run.exit(done) is Exit.GOOD, "it is named, and no task needs it"
+    view = open_pool(str(folder), Settings.read())
+    assert set(view.recorded_blobs) == {*IMAGES, "spare.sif"}
 
 
 def test_a_table_that_is_there_stays_and_is_compared(folder: Path) -> None:

@@ -104,6 +104,15 @@ def test_two_images_in_one_file_are_a_collision_unless_an_alias_joins_them() -> 
     assert joined.tasks == 3
 
 
+def test_a_file_that_very_many_images_share_costs_no_square() -> None:
+    count = 2000
+    text = "".join(f"acme/env:t{n}\ta.sif\n" for n in range(count))
+    found = by_map(text, listing("a.sif"))
+    assert len(found.unmatched) == count
+    assert found.unmatched[0].finding.message.endswith(f"and {count - 4:,} more")
+    assert sum(len(u.finding.message) for u in found.unmatched) < 500 * count
+
+
 def test_one_image_in_two_files_is_a_conflict() -> None:
     found = by_map("a:1\ta.sif\na:1\tb.sif\nb:1\tc.sif\n", listing("a.sif", "b.sif", "c.sif"))
     assert codes(found) == {"a:1": "image-conflict"}

@@ -159,6 +159,14 @@ def test_a_directory_that_would_pass_the_hard_limit() -> None:
     assert plan([file("a.sif")], full).files[0].path == "images_b00/a.sif", "full is full, not an error"
 
 
+def test_a_folder_that_somebody_filled_past_the_limit_still_takes_pushes() -> None:
+    """The Hub holds no such directory: the pool is a folder of somebody else's, adopted where it lies."""
+    over = replace(held(), entries={"": 14_491})
+    made = plan([file("a.sif")], over)
+    assert codes(made) == []
+    assert made.files[0].path == "images/a.sif"
+
+
 def test_a_directory_in_another_case_is_refused() -> None:
     assert codes(plan([file("a.sif")], replace(held(), entries={"": 1, "Images": 3}))) == ["other-case"]
 
