@@ -265,7 +265,7 @@ class Adopt:
         return replace(adopted, index_written=self._write_index(adoption))
 
     def _hash(self, adopted: Adopted) -> Adopted:
-        """The sha256 of every blob, named or not: remembered where an attestation still holds, else read now."""
+        """The sha256 of every blob, named or not: as an attestation that holds has it, else read now."""
         hashes: dict[str, str] = {}
         bad: dict[str, tuple[Finding, ...]] = {}
         todo = []
