@@ -161,9 +161,8 @@ class Output:
         self._write(
             self._stderr, self._styled(self._stderr, f"error[{error.code}]:", "red") + " " + error.message
         )
-        for detail in error.details:
-            if not error.message.endswith(f": {detail}"):  # a single case stands in the message already
-                self._write(self._stderr, "  " + words.name(detail))
+        for detail in () if _told(error) else error.details:
+            self._write(self._stderr, "  " + words.name(detail))
         if error.hint:
             self._write(self._stderr, self._styled(self._stderr, "hint:", "cyan") + " " + error.hint)
 
@@ -260,6 +259,14 @@ def _is_terminal(stream: TextIO | None) -> bool:
         return stream is not None and stream.isatty()
     except ValueError:
         return False
+
+
+def _told(error: PoolError) -> bool:
+    """Whether the only case of an error stands in its message already: as its end, or quoted."""
+    if len(error.details) != 1:
+        return False
+    (case,) = error.details
+    return f": {error.message}".endswith(f": {case}") or f"'{case}'" in error.message
 
 
 def _silence(stream: TextIO) -> None:

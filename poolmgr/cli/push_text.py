@@ -91,7 +91,8 @@ def _list(out: Output, files: Sequence[PlannedFile], *, everything: bool) -> Non
 
 def show_changes(out: Output, changes: Sequence[Change], *, everything: bool) -> None:
     for c in changes if everything else changes[:SHOWN]:
-        out.line(f"  {text.name(c.task)}: {text.name(c.old or '-')} -> {text.name(c.new or '-')}")
+        way = " -> ".join(text.name(path) for path in (c.old, c.new) if path)
+        out.line(f"  {text.name(c.task)}: {way}")
     _more(out, len(changes), everything=everything)
 
 

@@ -203,6 +203,46 @@ def test_a_fetch_that_starts_during_gc_wins(
         claim.__exit__(None, None, None)
 
 
+def test_a_real_fetch_beside_a_real_gc_loses_nothing(hub: Hub, tmp_path: Path, poolmgr: RunPoolmgr) -> None:
+    """Whoever comes first where: a fetch that says it is done has every file, and so has every lock."""
+    many = {f"images/m{i:03d}.sif": minimal_image(f"many {i}") for i in range(60)}
+    whole = {f"t{i}": path for i, path in enumerate(many)}
+    half = dict(list(whole.items())[:30])
+    repo = fill(hub, many, {"a": whole, "b": whole})
+    freed = 0
+    for number, delay in enumerate((0.0, 0.3, -0.3, random.uniform(-0.6, 0.6))):
+        to = tmp_path / f"mirror{number}"
+        for tasks in (whole, half):
+            repo.add({"task_to_blob.json": json.dumps({"a": tasks, "b": whole}).encode()})
+            fetch(hub, to, "a")
+        commands = [
+            ("gc", "-p", to, "-y", "--json"),
+            ("fetch", "b", "-p", "hf://datasets/acme/pool", "--to", to, "--json"),
+        ]
+        order = (0, 1) if delay >= 0 else (1, 0)
+        children = {}
+        for n in order:
+            children[n] = subprocess.Popen(
+                [sys.executable, "-m", "poolmgr", *map(str, commands[n])],
+                env={**os.environ, **hub.env(), "PYTHONPATH": str(ROOT)},
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            )  # fmt: skip
+            if n == order[0]:
+                time.sleep(abs(delay))
+        ends = {n: (child.communicate(timeout=120), child.returncode) for n, child in children.items()}
+        (said, _), status = ends[0]
+        assert status in (0, 3), ends[0]
+        freed += len(json.loads(said)["free"])
+        assert audits(poolmgr, to, "a")
+        if ends[1][1] != 0:  # gc won a file after the plan: said, and the same command goes on
+            assert "again" in ends[1][0][1], ends[1]
+            fetch(hub, to, "b")
+        assert audits(poolmgr, to, "a", "b")
+        assert set(files(to)) == set(many)
+        assert not list(to.rglob(".poolmgr-tmp-*"))
+    assert freed, "no gc had anything to free, so nothing was shown"
+
+
 def test_debris_of_the_dead_goes_and_of_the_living_stays(hub: Hub, mirror: Path, poolmgr: RunPoolmgr) -> None:
     code = (
         "import sys; from pathlib import Path; from poolmgr.ops.partials import Partials\n"

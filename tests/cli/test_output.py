@@ -69,8 +69,15 @@ def test_text() -> None:
 def test_the_only_case_is_not_said_twice() -> None:
     s = sink()
     s.out.error(MissError("index: task 't' is bad", details=["task 't' is bad"]))
+    s.out.error(MissError("a.sif: no such file", details=["a.sif: no such file"]))
+    s.out.error(MissError("1 of 1 tasks are unknown: 't'", details=["t"]))
+    s.out.error(MissError("one is bad: at the task t", details=["t"]))
     s.out.error(MissError("one of many tasks", details=["s", "t"]))
-    assert s.beside == "error[miss]: index: task 't' is bad\nerror[miss]: one of many tasks\n  s\n  t\n"
+    assert s.beside == (
+        "error[miss]: index: task 't' is bad\nerror[miss]: a.sif: no such file\n"
+        "error[miss]: 1 of 1 tasks are unknown: 't'\nerror[miss]: one is bad: at the task t\n  t\n"
+        "error[miss]: one of many tasks\n  s\n  t\n"
+    )
 
 
 def test_quiet_prints_ids_only_and_still_warns() -> None:
