@@ -26,7 +26,7 @@ from pathlib import Path
 
 from benchmarks.loopback import ADDRESS, REPO, serving
 from poolmgr.ops.derive import Derive
-from poolmgr.ops.derive import Request as DeriveRequest
+from poolmgr.ops.derive_facts import Request as DeriveRequest
 from poolmgr.ops.push import Push
 from poolmgr.ops.push import Request as PushRequest
 from poolmgr.ops.shared import shared_ranges

@@ -23,7 +23,8 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from poolmgr.ops.derive import Derive, Request
+from poolmgr.ops.derive import Derive
+from poolmgr.ops.derive_facts import Request
 from poolmgr.ops.view import open_folder
 from poolmgr.sif.header import read_container
 from poolmgr.sif.image import open_image
