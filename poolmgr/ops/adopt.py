@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -37,7 +37,18 @@ from poolmgr.ops.targets import Target
 from poolmgr.ops.verified import Wish
 from poolmgr.ops.verify import Verifier
 from poolmgr.ops.view import PoolView
-from poolmgr.plan.adopt import Adoption, Ask, ByMap, ByPath, ByRule, Files, Matcher, plan_adoption
+from poolmgr.plan.adopt import (
+    FEW,
+    Adoption,
+    Ask,
+    ByMap,
+    ByPath,
+    ByRule,
+    Files,
+    Matcher,
+    Unmatched,
+    plan_adoption,
+)
 from poolmgr.plan.coverage import found
 from poolmgr.plan.naming import Aliases
 from poolmgr.settings import Settings
@@ -136,7 +147,7 @@ class Adopt:
                 f"{self.root}: of {sum(adoption.rows.values()):,} rows, none has a file in this folder "
                 f"of {len(self.view.listing.blobs):,} files; nothing was written",
                 hint="is it the right folder, and the right naming rule (--rule)?",
-                details=[f"{u.task or u.where}: {u.finding}" for u in adoption.unmatched],
+                details=_some(adoption.unmatched),
             )
         return adoption
 
@@ -348,6 +359,12 @@ class Adopt:
                 raise PoolChangedError(
                     f"{file} changed while this was done; it was not touched", hint="run it again"
                 )
+
+
+def _some(unmatched: Sequence[Unmatched]) -> list[str]:
+    """Why the first few have no file. That it is all of them is said, and a list would only hide it."""
+    lines = [f"{u.task or u.where}: {u.finding}" for u in unmatched[:FEW]]
+    return lines + ([f"… and {len(unmatched) - FEW:,} more"] if len(unmatched) > FEW else [])
 
 
 def _stamp() -> str:

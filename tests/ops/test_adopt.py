@@ -161,6 +161,15 @@ def test_an_index_from_elsewhere_is_copied_in(folder: Path) -> None:
     assert index_of(folder) == {"v": {f"t{n}": p for n, p in enumerate(IMAGES)}}
 
 
+def test_a_map_of_another_folder_is_told_in_a_few_lines(folder: Path) -> None:
+    table = folder.parent / "other.tsv"
+    table.write_text("".join(f"acme/other:t{n}\tother{n}.sif\n" for n in range(1000)))
+    with pytest.raises(NothingComparedError, match="of 1,000 rows, none") as e:
+        adopt(folder, image_map=table, variant="v")
+    assert len(e.value.details) == 5
+    assert e.value.details[-1] == "… and 996 more"
+
+
 def test_unmatched_rows_write_nothing_unless_allowed(folder: Path) -> None:
     table = tsv(folder, "acme/env-v3:gone\tgone.sif", "no pair")
     done = adopt(folder, image_map=table, variant="v", hashing=True, allow_unmatched=1)
