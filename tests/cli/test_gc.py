@@ -203,44 +203,66 @@ def test_a_fetch_that_starts_during_gc_wins(
         claim.__exit__(None, None, None)
 
 
-def test_a_real_fetch_beside_a_real_gc_loses_nothing(hub: Hub, tmp_path: Path, poolmgr: RunPoolmgr) -> None:
+def halved(hub: Hub, to: Path) -> tuple[dict[str, bytes], subprocess.Popen[str]]:
+    """A mirror of whose 60 files half are needed no more, until a fetch of ``b``, which starts, needs all."""
+    many = {f"images/m{i:03d}.sif": minimal_image(f"many {i}") for i in range(61)}
+    tasks = {f"t{i}": path for i, path in enumerate(many)}
+    repo = fill(hub, many, {"b": tasks})
+    for count in (60, 30):
+        index = {"a": dict(list(tasks.items())[:count]), "b": tasks}
+        repo.add({"task_to_blob.json": json.dumps(index).encode()})
+        fetch(hub, to, "a")
+    return many, start(hub, "fetch", "b", "-p", "hf://datasets/acme/pool", "--to", to, "--json")
+
+
+def start(hub: Hub, *words: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "poolmgr", *map(str, words)],
+        env={**os.environ, **hub.env(), "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def test_a_real_gc_in_the_middle_of_a_real_fetch_frees_nothing_that_it_counts_on(
+    hub: Hub, tmp_path: Path, poolmgr: RunPoolmgr
+) -> None:
+    said: list[str] = []
+    to = tmp_path / "mirror"
+
+    def whole_gc() -> None:
+        said.append(start(hub, "gc", "-p", to, "-y", "--json").communicate(timeout=120)[0])
+
+    hub.fault("m060.sif", method="GET", origin="cdn", before=whole_gc)
+    many, fetching = halved(hub, to)
+    out, error = fetching.communicate(timeout=180)
+    assert fetching.returncode == 0, out + error
+    found = json.loads(said[0])
+    assert found["free"] == []
+    assert {k["code"] for k in found["kept"]} == {"gc-wanted"}
+    assert len(found["kept"]) == 30
+    assert audits(poolmgr, to, "a", "b")
+    assert set(files(to)) == set(many)
+
+
+@pytest.mark.parametrize("late", [0.0, 0.4])
+def test_a_real_fetch_and_a_real_gc_that_start_together_lose_nothing(
+    hub: Hub, tmp_path: Path, poolmgr: RunPoolmgr, late: float
+) -> None:
     """Whoever comes first where: a fetch that says it is done has every file, and so has every lock."""
-    many = {f"images/m{i:03d}.sif": minimal_image(f"many {i}") for i in range(60)}
-    whole = {f"t{i}": path for i, path in enumerate(many)}
-    half = dict(list(whole.items())[:30])
-    repo = fill(hub, many, {"a": whole, "b": whole})
-    freed = 0
-    for number, delay in enumerate((0.0, 0.3, -0.3, random.uniform(-0.6, 0.6))):
-        to = tmp_path / f"mirror{number}"
-        for tasks in (whole, half):
-            repo.add({"task_to_blob.json": json.dumps({"a": tasks, "b": whole}).encode()})
-            fetch(hub, to, "a")
-        commands = [
-            ("gc", "-p", to, "-y", "--json"),
-            ("fetch", "b", "-p", "hf://datasets/acme/pool", "--to", to, "--json"),
-        ]
-        order = (0, 1) if delay >= 0 else (1, 0)
-        children = {}
-        for n in order:
-            children[n] = subprocess.Popen(
-                [sys.executable, "-m", "poolmgr", *map(str, commands[n])],
-                env={**os.environ, **hub.env(), "PYTHONPATH": str(ROOT)},
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            )  # fmt: skip
-            if n == order[0]:
-                time.sleep(abs(delay))
-        ends = {n: (child.communicate(timeout=120), child.returncode) for n, child in children.items()}
-        (said, _), status = ends[0]
-        assert status in (0, 3), ends[0]
-        freed += len(json.loads(said)["free"])
-        assert audits(poolmgr, to, "a")
-        if ends[1][1] != 0:  # gc won a file after the plan: said, and the same command goes on
-            assert "again" in ends[1][0][1], ends[1]
-            fetch(hub, to, "b")
-        assert audits(poolmgr, to, "a", "b")
-        assert set(files(to)) == set(many)
-        assert not list(to.rglob(".poolmgr-tmp-*"))
-    assert freed, "no gc had anything to free, so nothing was shown"
+    to = tmp_path / "mirror"
+    many, fetching = halved(hub, to)
+    time.sleep(random.uniform(0, late))
+    freeing = start(hub, "gc", "-p", to, "-y", "--json")
+    said, words = freeing.communicate(timeout=120)
+    assert freeing.returncode in (0, 3), said + words
+    _, error = fetching.communicate(timeout=120)
+    assert audits(poolmgr, to, "a")
+    if fetching.returncode != 0:  # gc took a file after the plan: that is said, and the same command goes on
+        assert "run it again" in error
+        fetch(hub, to, "b")
+    assert audits(poolmgr, to, "a", "b")
+    assert set(files(to)) == set(many)
+    assert not list(to.rglob(".poolmgr-tmp-*"))
 
 
 def test_debris_of_the_dead_goes_and_of_the_living_stays(hub: Hub, mirror: Path, poolmgr: RunPoolmgr) -> None:
