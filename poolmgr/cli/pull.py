@@ -95,7 +95,8 @@ def pull(
     view, rules = _rules(pool, manifest, settings, progress.note)
     paths = [word for word in references if check and _is_path(word)]
     words = [word for word in references if word not in paths]
-    chosen = plan_pull(_wanted(words, list_file, dataset, settings, progress.note), rules, _shard(shard))
+    slice_ = _shard(shard)
+    chosen = plan_pull(_wanted(words, list_file, dataset, settings, progress.note), rules, slice_)
     machine = arch or rules.gates.arch or host_arch()
     registries = Registries(logins(registry_login_files()), progress.note, insecure=insecure)
     if to is None:
@@ -103,7 +104,8 @@ def pull(
 
         request = Request(Path(), machine, jobs, per_registry)
         return check_all(
-            out, view, paths, chosen, request, registries, progress, dry_run=dry_run, everything=everything
+            out, view, paths, chosen, request, registries, progress, slice_, dry_run=dry_run,
+            everything=everything
         )
     names = names_in(view) if view is not None else None
     request = Request(to, machine, jobs, per_registry, not no_identity, there=names)
@@ -189,7 +191,7 @@ def _dry(out: Output, to: Path, chosen: PullPlan, plan: tuple[Planned, ...], *, 
     counts = {name: states.count(name) for name in ("to-pull", "there", "in-pool")}
     out.line(
         f"{counts['to-pull']:,} to pull, {counts['there']:,} there, {counts['in-pool']:,} in the pool, "
-        f"{len(errors):,} cannot be pulled{_elsewhere(chosen.elsewhere)}"
+        f"{len(errors):,} cannot be pulled{text.elsewhere(chosen.elsewhere)}"
     )
     out.row(
         "summary", dry_run=True, images=len(plan), to_pull=counts["to-pull"], there=counts["there"],
@@ -226,7 +228,7 @@ def _show(out: Output, to: Path, pulls: Pulls, *, everything: bool) -> None:
     line += f", {len(errors):,} failed"
     if counts[Result.UNTRIED]:
         line += f", {counts[Result.UNTRIED]:,} not tried"
-    out.line(line + _elsewhere(pulls.elsewhere))
+    out.line(line + text.elsewhere(pulls.elsewhere))
     if pulls.stopped_by is not None and counts[Result.UNTRIED]:
         out.warn(f"stopped early: every further image would meet {pulls.stopped_by.code}")
     for name, path in (("record", pulls.listing), ("map", pulls.map)):
@@ -251,10 +253,6 @@ def _errors(
 def _refused(out: Output, refused: Iterable[Refused]) -> None:
     for r in refused:
         out.row("image", reference=r.given, tasks=list(r.tasks), result="failed", **error_fields(r.error))
-
-
-def _elsewhere(count: int) -> str:
-    return f"; {count:,} are for other shards" if count else ""
 
 
 def _state(p: Planned) -> str:

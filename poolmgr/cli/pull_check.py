@@ -13,6 +13,7 @@ from poolmgr.ops.pull_check import Checks, PullCheck, Result, Sight, subjects
 from poolmgr.ops.pull_facts import Request, exit_of
 from poolmgr.ops.view import PoolView
 from poolmgr.plan.pull import PullPlan, Refused
+from poolmgr.plan.shard import Shard
 from poolmgr.store.oci import Registries
 
 ALL = "--all"
@@ -20,20 +21,22 @@ ALL = "--all"
 
 def check_all(
     out: Output, view: PoolView | None, paths: Sequence[str], chosen: PullPlan, request: Request,
-    registries: Registries, progress: Progress, *, dry_run: bool, everything: bool,
+    registries: Registries, progress: Progress, shard: Shard | None, *, dry_run: bool, everything: bool,
 ) -> Exit:  # fmt: skip
     """Compare, and say what came of it; with ``dry_run`` only which file would be compared with what."""
-    wanted, refused = subjects(view, paths, chosen)
+    wanted, refused, elsewhere = subjects(view, paths, chosen, shard)
     run = PullCheck(wanted, refused, request, registries, progress)
     plan = run.plan()
     if dry_run:
-        return _dry(out, plan, refused, everything=everything)
+        return _dry(out, plan, refused, elsewhere, everything=everything)
     checks = run.carry_out(plan)
-    _show(out, checks, everything=everything)
+    _show(out, checks, elsewhere, everything=everything)
     return checks.exit
 
 
-def _dry(out: Output, plan: Sequence[Sight], refused: Sequence[Refused], *, everything: bool) -> Exit:
+def _dry(
+    out: Output, plan: Sequence[Sight], refused: Sequence[Refused], elsewhere: int, *, everything: bool
+) -> Exit:  # fmt: skip
     rows = [
         [text.name(s.subject.path), _moved(s), s.subject.reference.canonical] for s in plan if not s.error
     ]
@@ -45,15 +48,15 @@ def _dry(out: Output, plan: Sequence[Sight], refused: Sequence[Refused], *, ever
         out.row("image", **_sight(s), result="failed" if s.error else "to-compare", **error_fields(s.error))
     errors = [s.error for s in plan if s.error]
     _told(out, errors, refused, everything=everything)
-    out.line(f"{len(rows):,} to compare, {len(errors) + len(refused):,} cannot be")
+    out.line(f"{len(rows):,} to compare, {len(errors) + len(refused):,} cannot be{text.elsewhere(elsewhere)}")
     out.row(
         "summary", dry_run=True, to_compare=len(rows), failed=len(errors) + len(refused),
-        verdict="bad" if errors or refused else "ok",
+        other_shards=elsewhere, verdict="bad" if errors or refused else "ok",
     )  # fmt: skip
     return exit_of([*errors, *(r.error for r in refused)])
 
 
-def _show(out: Output, checks: Checks, *, everything: bool) -> None:
+def _show(out: Output, checks: Checks, elsewhere: int, *, everything: bool) -> None:
     same = checks.of(Result.SAME)
     rows = [[text.name(c.sight.subject.path), "same", c.sight.subject.reference.canonical] for c in same]
     out.table(rows if everything else rows[:SHOWN], ["file", "tree", "image"])
@@ -71,10 +74,10 @@ def _show(out: Output, checks: Checks, *, everything: bool) -> None:
     failed = len(errors) + len(checks.refused) - differ
     untried = len(checks.of(Result.UNTRIED))
     line = f"{len(same):,} same, {differ:,} differ, {failed:,} not compared"
-    out.line(line + (f", {untried:,} not tried" if untried else ""))
+    out.line(line + (f", {untried:,} not tried" if untried else "") + text.elsewhere(elsewhere))
     out.row(
         "summary", same=len(same), differ=differ, failed=failed, untried=untried,
-        verdict="ok" if checks.exit is Exit.GOOD and not untried else "bad",
+        other_shards=elsewhere, verdict="ok" if checks.exit is Exit.GOOD and not untried else "bad",
     )  # fmt: skip
 
 

@@ -154,3 +154,8 @@ def _wrapped(cell: str, room: int) -> list[str]:
     if width(cell) <= room or _MARK.search(cell):
         return [cell]
     return textwrap.wrap(cell, room, break_long_words=False, break_on_hyphens=False) or [""]
+
+
+def elsewhere(count: int) -> str:
+    """How many a sharded run left to the others; nothing for none."""
+    return f"; {count:,} {'is' if count == 1 else 'are'} for other shards" if count else ""

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from poolmgr.errors import (
@@ -35,7 +34,7 @@ from poolmgr.model.pulled import Pulled
 from poolmgr.model.stamp import Stamp
 from poolmgr.ops.crew import crew
 from poolmgr.ops.progress import Progress, Silent
-from poolmgr.ops.pull_build import Builder, Layers
+from poolmgr.ops.pull_build import Builder, Layers, Turns
 from poolmgr.ops.pull_facts import Outcome, Planned, Pulls, Request, Result
 from poolmgr.ops.pull_record import Record
 from poolmgr.ops.state import State
@@ -59,22 +58,6 @@ ENDS_THE_RUN = (NoSpaceError, MachineCannotError, MissingToolError)
 """What every further image would meet too."""
 
 
-@dataclass
-class _Turns:
-    """At most so many builds at once from one registry."""
-
-    count: int
-    _gates: dict[str, threading.Semaphore] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    @contextmanager
-    def of(self, host: str) -> Iterator[None]:
-        with self._lock:
-            gate = self._gates.setdefault(host, threading.Semaphore(self.count))
-        with gate:
-            yield
-
-
 class Pull:
     """One run: ``plan()``, then ``carry_out``."""
 
@@ -89,7 +72,7 @@ class Pull:
         self.progress: Progress = progress or Silent()
         self.stop = threading.Event()
         self._halt: PoolError | None = None
-        self._turns = _Turns(request.per_registry)
+        self.turns = Turns(request.per_registry)
 
     def ready(self) -> None:
         """Make the folder, and raise ``DestinationError`` if it cannot be written: before any request."""
@@ -283,7 +266,7 @@ class _Run:
             )  # fmt: skip
         with mapped_os_errors(final), scratch_folder(scratch) as own:
             made = own / "pulled.sif"
-            with self.pull._turns.of(item.reference.host):
+            with self.pull.turns.of(item.reference.host):
                 if self.pull.halted:
                     return Outcome(item, Result.UNTRIED)
                 self.builder.build(item.reference, digest, made, own, layers)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,6 +42,22 @@ LIMIT_WAIT = 15.0
 """Seconds that a registry is left alone whose limit Apptainer met; doubled with each try."""
 RETRIED = (RateLimitedError, RemoteTroubleError, DamagedImageError)
 """What another try can cure; nothing else is tried again."""
+
+
+@dataclass
+class Turns:
+    """At most so many builds at once from one registry."""
+
+    count: int
+    _gates: dict[str, threading.Semaphore] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @contextmanager
+    def of(self, host: str) -> Iterator[None]:
+        with self._lock:
+            gate = self._gates.setdefault(host, threading.Semaphore(self.count))
+        with gate:
+            yield
 
 
 @dataclass

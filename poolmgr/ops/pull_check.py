@@ -28,13 +28,14 @@ from poolmgr.model.reference import Reference, parse_reference
 from poolmgr.ops.crew import crew
 from poolmgr.ops.progress import Progress
 from poolmgr.ops.pull import ENDS_THE_RUN, LOOKUPS
-from poolmgr.ops.pull_build import Builder, Layers
+from poolmgr.ops.pull_build import Builder, Layers, Turns
 from poolmgr.ops.pull_facts import Request, exit_of, names_in
 from poolmgr.ops.pull_record import pulled_files
 from poolmgr.ops.view import PoolView
 from poolmgr.plan.naming import Aliases
 from poolmgr.plan.placement import batch_number
 from poolmgr.plan.pull import PullPlan, Refused
+from poolmgr.plan.shard import Shard
 from poolmgr.sif.apptainer import Apptainer
 from poolmgr.sif.compare import Difference, difference
 from poolmgr.sif.image import open_image
@@ -110,17 +111,28 @@ class Checks:
 
 
 def subjects(
-    view: PoolView | None, paths: Iterable[str], chosen: PullPlan
-) -> tuple[tuple[Subject, ...], tuple[Refused, ...]]:
-    """What to compare: files by ``paths``, the blobs of ``chosen`` references, or all that are on record."""
+    view: PoolView | None, paths: Iterable[str], chosen: PullPlan, shard: Shard | None = None
+) -> tuple[tuple[Subject, ...], tuple[Refused, ...], int]:
+    """What to compare: files by ``paths``, the blobs of ``chosen`` references, or all that are on record.
+
+    With ``shard`` (the one that ``chosen`` was made with) only its own; the last value is how many
+    are for others.
+    """
     found: dict[Path, Subject] = {}
     refused = list(chosen.refused)
+    elsewhere = chosen.elsewhere
+
+    def mine(path: str) -> bool:
+        nonlocal elsewhere
+        held = shard is None or shard.holds(path.rpartition("/")[2])
+        elsewhere += not held
+        return held
 
     def add(subject: Subject) -> None:
         found.setdefault(subject.file.absolute(), subject)
 
     paths = list(paths)
-    for path in paths:
+    for path in filter(mine, paths):
         try:
             add(_by_path(view, path))
         except PoolError as e:
@@ -135,17 +147,19 @@ def subjects(
                 add(Subject(blob, root / blob, item.reference, item.reference.digest))
             except PoolError as e:
                 refused.append(Refused(item.given[0], e, item.tasks))
-    if not paths and not chosen.items and not chosen.refused:
+    if not paths and not chosen.items and not chosen.refused and not chosen.elsewhere:
         _root(view, "nothing was named")
         assert view is not None
         for blob, subject in _on_record(view).items():
+            if not mine(blob):
+                continue
             if isinstance(subject, PoolError):
                 refused.append(Refused(blob, subject))
             else:
                 add(subject)
-    if not found and not refused:
+    if not found and not refused and not elsewhere:
         raise NothingComparedError("there is no plain blob to compare", hint="give PATH…, REF… or -p POOL")
-    return tuple(found.values()), tuple(refused)
+    return tuple(found.values()), tuple(refused), elsewhere
 
 
 def _root(view: PoolView | None, what: str) -> Path:
@@ -227,6 +241,7 @@ class PullCheck:
         self.registries = registries
         self.progress = progress
         self.stop = threading.Event()
+        self._turns = Turns(request.per_registry)
         self._halt: PoolError | None = None
 
     def interrupt(self) -> None:
@@ -284,7 +299,10 @@ class PullCheck:
         try:
             with scratch_folder(scratch) as own:
                 made = own / "again.sif"
-                builder.build(subject.reference, sight.digest, made, own, layers)
+                with self._turns.of(subject.reference.host):
+                    if self._halt is not None or self.stop.is_set():
+                        return Checked(sight, Result.UNTRIED)
+                    builder.build(subject.reference, sight.digest, made, own, layers)
                 builder.look(made, made.name, subject.reference, sight.digest)
                 found = _compare(subject, made)
         except PoolError as e:

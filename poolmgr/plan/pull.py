@@ -91,6 +91,8 @@ def plan_pull(wanted: Iterable[Wanted], manifest: Manifest, shard: Shard | None 
         try:
             reference = _reference(one, aliases)
         except PoolError as e:
+            if one.where and not e.message.startswith(one.where):
+                e = ReferenceInvalidError(f"{one.where}: {e.message}", hint=e.hint)
             refused.append(Refused(one.reference or one.where, e, tasks))
             continue
         group = groups.setdefault(reference.pullable, _Group(reference))

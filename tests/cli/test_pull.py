@@ -118,6 +118,32 @@ def test_shards_are_disjoint_and_complete(registry: Registry, poolmgr: RunPoolmg
     assert len(named) == len(set(named)) == 9
 
 
+def test_shards_of_a_check_are_disjoint_and_complete(
+    registry: Registry, poolmgr: RunPoolmgr, tmp_path: Path
+) -> None:
+    references = [registry.add(f"acme/env:{n}") for n in (1, 2, 3)]
+    data = [{"task_id": f"t{n}", "env_config": {"image": image}} for n, image in enumerate(references)]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in data))
+    common = ["--no-https", registry.host]
+    poolmgr("pull", "--dataset", "data.jsonl", "--to", "new", *common)
+    files = sorted((tmp_path / "new").glob("*.sif"))
+    (tmp_path / "pool").mkdir()
+    poolmgr("push", *files, "-p", "pool", "--variant", "v", "--tasks", "new/pull.tasks.jsonl")
+    for words in (files, ["-p", "pool"], ["-p", "pool", *references], ["-p", "pool", references[0]]):
+        number = 1 if words[-1] == references[0] else 3
+        named: list[str] = []
+        for shard in range(3):
+            done = poolmgr("pull", "--check", *words, *common, "--shard", f"{shard}/3", "-n", "--json")
+            assert done.returncode == 0, done.stderr
+            *images, summary = rows(done.stdout)
+            named += [str(row["file"]) for row in images]
+            assert summary["other_shards"] == number - len(images)
+        assert len(named) == len(set(named)) == number
+    real = poolmgr("pull", "--check", "-p", "pool", *common, "--shard", "1/9999999")
+    assert real.returncode == 0, real.stderr
+    assert "0 same, 0 differ, 0 not compared; 3 are for other shards" in real.stdout
+
+
 def test_check_says_what_moved(registry: Registry, poolmgr: RunPoolmgr, tmp_path: Path) -> None:
     reference = registry.add("acme/cli:1", {"app/a": "1"})
     poolmgr("pull", reference, "--to", "out", "--no-https", registry.host)

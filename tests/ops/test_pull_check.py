@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
+import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow
 import pyarrow.parquet
@@ -13,6 +16,7 @@ import pytest
 
 from poolmgr.errors import Exit, NothingComparedError, UsageError
 from poolmgr.model.manifest import Manifest
+from poolmgr.ops.pull_build import Builder
 from poolmgr.ops.pull_check import Checks, PullCheck, Result, subjects
 from poolmgr.ops.pull_facts import Request
 from poolmgr.ops.view import PoolView, open_folder
@@ -35,13 +39,14 @@ def _apptainer() -> None:
 
 
 def check(
-    registry: Registry, *paths: Path, view: PoolView | None = None, references: Sequence[str] = ()
+    registry: Registry, *paths: Path, view: PoolView | None = None, references: Sequence[str] = (),
+    **options: int,
 ) -> Checks:  # fmt: skip
     notes = Notes()
     chosen = plan_pull([Wanted(r) for r in references], view.manifest if view else Manifest())
-    wanted, refused = subjects(view, map(str, paths), chosen)
+    wanted, refused, _ = subjects(view, map(str, paths), chosen)
     registries = Registries(Logins(), notes.note, insecure=[registry.host], tries=2)
-    run = PullCheck(wanted, refused, Request(Path(), "amd64", 2, tries=2), registries, notes)
+    run = PullCheck(wanted, refused, Request(Path(), "amd64", **{"jobs": 2, "tries": 2, **options}), registries, notes)
     return run.carry_out(run.plan())
 
 
@@ -64,6 +69,32 @@ def test_a_pulled_file_has_the_tree_of_its_reference(registry: Registry, tmp_pat
     assert one.sight.moved is False
     assert checks.exit is Exit.GOOD
     assert only(tmp_path).read_bytes() == before
+
+
+def test_a_check_too_builds_no_more_at_once_from_one_registry_than_it_may(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pull(registry, tmp_path, *(registry.add(f"acme/env:{n}") for n in (1, 2, 3)))
+    there, most, both, lock = [0], [0], threading.Barrier(2), threading.Lock()
+    real = Builder.build
+
+    def build(self: Builder, *given: Any) -> None:
+        with lock:
+            there[0] += 1
+            most[0] = max(most[0], there[0])
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(0.5)  # two that may run at once meet here
+        real(self, *given)
+        with lock:
+            there[0] -= 1
+
+    monkeypatch.setattr(Builder, "build", build)
+    files = sorted(tmp_path.glob("*.sif"))
+    assert check(registry, *files, jobs=3, per_registry=1).exit is Exit.GOOD
+    assert most == [1]
+    both.reset()
+    check(registry, *files, jobs=3, per_registry=2)
+    assert most == [2]
 
 
 def test_a_moved_tag_is_told_path_by_path(registry: Registry, tmp_path: Path) -> None:

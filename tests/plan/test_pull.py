@@ -66,12 +66,14 @@ def test_a_list_may_give_names_and_they_collide_as_others_do() -> None:
 
 def test_a_bad_line_is_told_by_its_number_and_refuses_itself_alone() -> None:
     text = (
-        "ref\tfile\nacme/a:1\t../a.sif\n\tx.sif\nacme/b:1\tb.sif\tmore\nacme/Bad:1\nacme/ok:1\n" + "x" * 5000
+        "ref\tfile\nacme/a:1\t../a.sif\n\tx.sif\nacme/b:1\tb.sif\tmore\nacme/Bad:1\nacme/ok:1\n"
+        + "x" * 5000
+        + "\nlibrary://a/b\n./c.sif\n"
     )
     found = plan_pull(parse_list(text, "l.tsv"), Manifest())
     assert [i.name for i in found.items] == ["acme__ok__1.sif"]
     told = "\n".join(r.error.message for r in found.refused)
-    for part in ("l.tsv:1", "l.tsv:2", "l.tsv:3", "l.tsv:4", "'Bad'", "l.tsv:7"):
+    for part in (*(f"l.tsv:{n}: " for n in (1, 2, 3, 4, 5, 7, 8, 9)), "'Bad'", "library://", "./c.sif"):
         assert part in told
     assert {r.error.code for r in found.refused} == {"bad-reference"}
 

@@ -29,7 +29,7 @@ from poolmgr.sif.tables import Tables, read_tables
 from poolmgr.sif.write import PartType, partition, write_container, write_sif
 from poolmgr.sif.write_node import Kind, Node, Tree, directory, file, split, symlink
 from poolmgr.sif.write_squashfs import write_squashfs
-from tests.sif.tools import apptainer, meant, mksquashfs, run, seen, tool, unsquashfs
+from tests.sif.tools import apptainer, apptainer_said, meant, mksquashfs, run, seen, tool, unsquashfs
 
 rng = random.Random(7)
 SECRET = rng.randbytes(40_000)
@@ -310,11 +310,13 @@ def derive(base_path: Path, out: Path, method: str) -> None:
 
 
 @pytest.mark.apptainer
-@pytest.mark.parametrize("compressor", ["gzip", "zstd"])
+@pytest.mark.parametrize("compressor", ["gzip", "xz", "lz4", "zstd", "lzo", "stored"])
 @pytest.mark.parametrize("method", ["rebuild", "overlay"])
 def test_apptainer_runs_a_derived_image(tmp_path: Path, method: str, compressor: str) -> None:
     base, image, again = tmp_path / "base.sif", tmp_path / "new.sif", tmp_path / "again.sif"
     runnable_base(base, compressor=compressor)
+    with FileSource(base) as source:
+        assert Base(source, "base").tables.fs.sb.compressor == NUMBERS[compressor]
     derive(base, image, method)
     derive(base, again, method)
     assert image.read_bytes() == again.read_bytes()
@@ -323,8 +325,17 @@ def test_apptainer_runs_a_derived_image(tmp_path: Path, method: str, compressor:
     assert "Def.FILE" in listing
     assert apptainer("inspect", "--labels", image).strip() == "who: base"
     for how in ("--no-privs", "--userns"):
-        ran = apptainer("exec", how, "--containall", "--no-home", image, "/bin/ls", "/app", "/app/dir")
+        ran, log = apptainer_said(
+            "-d", "exec", how, "--containall", "--no-home", image, "/bin/ls", "/app", "/app/dir"
+        )
         assert ran.split() == ["/app:", "dir", "/app/dir:", "c"]
+        # Apptainer went that way, and fell back to no other
+        assert ("Create user namespace" in log) == (how == "--userns" or os.geteuid() != 0)
+        if how == "--userns":
+            assert log.count("squashfuse_ll -f") == listing.count("FS (Squashfs/")
+        elif os.geteuid() == 0:
+            assert "Kernel squashfs mount allowed" in log
+            assert "squashfuse_ll -f" not in log
     report = check_file(image, Level.DATA)
     assert report.verdict.passes, report
     with FileSource(image) as source:

@@ -40,11 +40,17 @@ def mksquashfs(folder: Path, image: Path, *options: str) -> None:
 
 
 def apptainer(*args: str | Path) -> str:
+    """What Apptainer writes to stdout."""
+    return apptainer_said(*args)[0]
+
+
+def apptainer_said(*args: str | Path) -> tuple[str, str]:
+    """What Apptainer writes to stdout, and to stderr."""
     program = tool("apptainer", "run scripts/install_apptainer.sh as root")
     env = {**os.environ, "APPTAINER_NO_PRIVS": "true"} if os.geteuid() == 0 else None
     done = subprocess.run([program, *args], capture_output=True, text=True, timeout=60, check=False, env=env)
     assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return done.stdout, done.stderr
 
 
 def seen(root: Path) -> dict[str, tuple[object, ...]]:
