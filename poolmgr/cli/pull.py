@@ -104,8 +104,16 @@ def pull(
 
         request = Request(Path(), machine, jobs, per_registry)
         return check_all(
-            out, view, paths, chosen, request, registries, progress, slice_, dry_run=dry_run,
-            everything=everything
+            out,
+            view,
+            paths,
+            chosen,
+            request,
+            registries,
+            progress,
+            slice_,
+            dry_run=dry_run,
+            everything=everything,
         )
     names = names_in(view) if view is not None else None
     request = Request(to, machine, jobs, per_registry, not no_identity, there=names)

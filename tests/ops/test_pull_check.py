@@ -46,7 +46,9 @@ def check(
     chosen = plan_pull([Wanted(r) for r in references], view.manifest if view else Manifest())
     wanted, refused, _ = subjects(view, map(str, paths), chosen)
     registries = Registries(Logins(), notes.note, insecure=[registry.host], tries=2)
-    run = PullCheck(wanted, refused, Request(Path(), "amd64", **{"jobs": 2, "tries": 2, **options}), registries, notes)
+    run = PullCheck(
+        wanted, refused, Request(Path(), "amd64", **{"jobs": 2, "tries": 2, **options}), registries, notes
+    )
     return run.carry_out(run.plan())
 
 
