@@ -40,8 +40,7 @@ def show_plan(out: Output, run: Push, plan: PushPlan, *, dry_run: bool, everythi
     out.line(f"tasks    {fresh:,} new, {plan.unchanged:,} as they are, {len(replaced):,} given another blob")
     show_changes(out, replaced, everything=everything)
     _twins(out, plan)
-    for key in run.unmapped:
-        out.warn(f"{key}: no task names it, so it is not pushed")
+    _unmapped(out, run.unmapped, everything=everything)
     for note in run.notes:
         out.warn(note)
     if plan.is_new and run.pool.held.variants:
@@ -111,6 +110,14 @@ def _twins(out: Output, plan: PushPlan) -> None:
             f" file: {text.name(one)} that of {text.name(other)}"
         )
         out.hint("--same-tree maps their tasks to what is there instead of adding them")
+
+
+def _unmapped(out: Output, files: Sequence[str], *, everything: bool) -> None:
+    """What stays behind; a small map beside a folder of thousands must not hide the plan."""
+    for key in files if everything else files[:SHOWN]:
+        out.warn(f"{key}: no task names it, so it is not pushed")
+    if len(files) > SHOWN and not everything:
+        out.warn(f"{len(files) - SHOWN:,} more files that no task names are not pushed (--list names them)")
 
 
 def _rows(out: Output, run: Push, plan: PushPlan, *, done: bool) -> None:

@@ -251,7 +251,7 @@ class Push:
         pool = self.pool
         uploads = [Upload(self._local[f.candidate.key], f.path) for f in plan.added]
         if uploads:
-            writer.room(plan.size)
+            writer.room(uploads)
             writer.add(uploads, lambda u: sent.update({u.path: u.file.size}))
         writer.vouch(
             [

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from itertools import groupby
+from pathlib import Path
 
 from poolmgr import __version__
 from poolmgr.errors import (
@@ -67,13 +68,8 @@ class FolderWriter:
 
     def ready(self) -> None:
         """Whether this user may write; and what killed pushes left is removed."""
-        effective = os.access in os.supports_effective_ids
         for folder in (self._root, self._root / STATE_DIR):
-            if folder.exists() and not os.access(folder, os.W_OK | os.X_OK, effective_ids=effective):
-                raise DestinationError(
-                    f"{folder}: this user may not write there; nothing was sent",
-                    hint="ask the owner of the pool for the right, or push to a copy",
-                )
+            _check_folder(folder)
         for path in ("", CLAIM, *self._view.listing.directories):
             sweep(self._root / path)
 
@@ -86,8 +82,17 @@ class FolderWriter:
     def fresh(self) -> PoolView:
         return replace(self._view, store=LocalStore(self._root))
 
-    def room(self, size: int) -> None:
-        """``NoSpaceError`` where the filesystem has fewer bytes free."""
+    def room(self, uploads: Sequence[Upload]) -> None:
+        """``NoSpaceError`` where fewer bytes are free, ``DestinationError`` where a directory is closed."""
+        root = self._root.resolve()
+        for folder in dict.fromkeys((self._root / u.path).parent for u in uploads):
+            _check_folder(folder)
+            if not folder.resolve().is_relative_to(root):  # no reader would follow the tasks there
+                raise DestinationError(
+                    f"{folder}: a symbolic link that leads out of the pool; nothing was sent",
+                    hint="a pool's blobs lie in the pool: put a real folder there, or bind-mount one",
+                )
+        size = sum(u.file.size for u in uploads)
         with mapped_os_errors(self._root, "look at"):
             there = os.statvfs(self._root)
         free = there.f_bavail * there.f_frsize
@@ -217,3 +222,16 @@ class FolderWriter:
             raise changed(file)
         with mapped_os_errors(final):
             sync_fd(fd)
+
+
+def _check_folder(folder: Path) -> None:
+    """``DestinationError`` for what is there and is no folder that this user may write to."""
+    if not os.path.lexists(folder):
+        return
+    if not folder.is_dir():
+        raise DestinationError(f"{folder}: not a folder; nothing was sent", hint="see what lies there")
+    if not os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise DestinationError(
+            f"{folder}: this user may not write there; nothing was sent",
+            hint="ask the owner of the pool for the right, or push to a copy",
+        )

@@ -81,7 +81,7 @@ class HubWriter:
         self._store = self._store.at(commit)
         return replace(self._view, store=self._store)
 
-    def room(self, size: int) -> None:
+    def room(self, uploads: Sequence[Upload]) -> None:
         """The Hub does not say how much room an account has; its refusal is final and in its own words."""
 
     def add(self, uploads: Sequence[Upload], done: Callable[[Upload], None]) -> None:

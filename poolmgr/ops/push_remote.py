@@ -43,7 +43,7 @@ class RemoteWriter:
     def fresh(self) -> PoolView:
         return replaced(self._view)  # listings are asked for anew anyhow
 
-    def room(self, size: int) -> None:
+    def room(self, uploads: Sequence[Upload]) -> None:
         """Object stores do not say."""
 
     def add(self, uploads: Sequence[Upload], done: Callable[[Upload], None]) -> None:

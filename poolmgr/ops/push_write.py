@@ -49,8 +49,8 @@ class Writer(Protocol):
         """The pool as it is now."""
         ...
 
-    def room(self, size: int) -> None:
-        """Refuses where there is no room for so many bytes, as far as that can be known."""
+    def room(self, uploads: Sequence[Upload]) -> None:
+        """Refuses, before the first is sent, where not all of them can go, as far as that can be known."""
         ...
 
     def add(self, uploads: Sequence[Upload], done: Callable[[Upload], None]) -> None:

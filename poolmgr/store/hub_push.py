@@ -34,6 +34,7 @@ def probe(store: HubStore, *, pull_request: bool = False) -> None:
     from huggingface_hub import CommitOperationAdd
 
     branch = _branch(store, None)
+    _ = store.commit  # a hub that is away is told in seconds: the question below is repeated for minutes
     addition = CommitOperationAdd("README.md", b"may I write?")
     store.client.call(
         "asking for the right to write",

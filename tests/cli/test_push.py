@@ -51,6 +51,19 @@ def test_refusals_are_listed_whole_and_end_3(tmp_path: Path, poolmgr: RunPoolmgr
     assert not list((tmp_path / "pool").iterdir())
 
 
+def test_a_small_map_beside_a_large_folder(tmp_path: Path, poolmgr: RunPoolmgr) -> None:
+    (tmp_path / "pool").mkdir()
+    new = batch(tmp_path / "new", *range(1, 11))
+    tasks = write_map(tmp_path, {"task_1": name_of(1)})
+    words = ("push", new, "-p", "pool", "--variant", "v", "--tasks", tasks, "-n")
+    short = poolmgr(*words).stderr
+    assert short.count("no task names it") == 5
+    assert "4 more files that no task names are not pushed (--list" in short
+    assert poolmgr(*words, "--list").stderr.count("no task names it") == 9
+    rows = [json.loads(line) for line in poolmgr(*words, "--json").stdout.splitlines()]
+    assert sum(r.get("action") == "unmapped" for r in rows) == 9, "a program is told all of them"
+
+
 def test_remap_says_what_it_replaces_and_asks(tmp_path: Path, poolmgr: RunPoolmgr) -> None:
     (tmp_path / "pool").mkdir()
     poolmgr("push", batch(tmp_path / "new", 1), "-p", "pool", "--variant", "v")

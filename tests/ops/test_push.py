@@ -277,6 +277,41 @@ def test_no_right_to_write_is_noticed_before_anything_is_read(
         run_of(view, "none.sif").ready()
 
 
+def test_a_batch_that_is_closed_is_noticed_before_the_first_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "pool"
+    view = folder_view(root, 'schema = 1\n[pool]\nurl = "x"\n[layout]\nmax_entries = 2\n')
+    push(view, batch(tmp_path / "old", 1))
+    (root / "images_b00").mkdir()
+    may = push_folder.os.access
+    closed = str(root / "images_b00")
+    monkeypatch.setattr(push_folder.os, "access", lambda p, *a, **k: str(p) != closed and may(p, *a, **k))
+    fresh = folder_view(root, 'schema = 1\n[pool]\nurl = "x"\n[layout]\nmax_entries = 2\n')
+    with pytest.raises(DestinationError, match=r"images_b00: .*nothing was sent"):
+        push(fresh, batch(tmp_path / "new", 2, 3))
+    assert list(blobs_of(root)) == [f"images/{name_of(1)}"], "also the open batch got nothing"
+
+
+@pytest.mark.parametrize("what", ["outside", "nowhere", "file", "inside"])
+def test_a_batch_that_is_no_folder_of_the_pool(tmp_path: Path, what: str) -> None:
+    root = tmp_path / "pool"
+    for folder in (root / "real", tmp_path / "far"):
+        folder.mkdir(parents=True)
+    if what == "file":
+        (root / "images").write_bytes(b"x")
+    else:
+        (root / "images").symlink_to({"outside": "../far", "nowhere": "none", "inside": "real"}[what])
+    if what == "inside":
+        push(folder_view(root), batch(tmp_path / "new", 1))
+        assert f"images/{name_of(1)}" in folder_view(root).listing.blobs, "readers follow it too"
+        return
+    with pytest.raises(DestinationError, match="nothing was sent"):
+        push(folder_view(root), batch(tmp_path / "new", 1))
+    assert not list((tmp_path / "far").iterdir())
+    assert not (root / "task_to_blob.json").exists()
+
+
 def test_no_room_is_noticed_before_the_first_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Full:
         f_bavail, f_frsize = 10, 4096

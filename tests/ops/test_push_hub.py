@@ -21,6 +21,7 @@ from poolmgr.errors import (
     PoolChangedError,
     PushRefusedError,
     RemoteRefusedError,
+    RemoteTroubleError,
 )
 from poolmgr.model.manifest import Manifest
 from poolmgr.ops import push as push_module
@@ -240,6 +241,14 @@ def test_a_read_only_token_is_told_before_any_byte(hub: Hub, repo: Repo, tmp_pat
             push(view_of(hub, token=token), "/no/such/file.sif", tasks="none")
     assert not hub.requests(method="PUT")
     assert not hub.requests("/tree/"), "nothing else was asked for, no file was looked for"
+
+
+def test_a_hub_that_is_away_is_asked_to_be_there_and_nothing_else(hub: Hub, repo: Repo) -> None:
+    """The client itself repeats the question for the right to write, for minutes."""
+    hub.fault("/api/", status=503, times=None)
+    with pytest.raises(RemoteTroubleError, match="looking up the repository"):
+        push(view_of(hub), "/no/such/file.sif", tasks="none")
+    assert not hub.requests(method="POST")
 
 
 def test_a_file_that_changes_while_it_is_uploaded(
