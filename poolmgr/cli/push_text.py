@@ -32,6 +32,7 @@ def show_plan(out: Output, run: Push, plan: PushPlan, *, dry_run: bool, everythi
             rows.append([words, f"{len(files):,}", text.size(sum(f.candidate.size for f in files))])
     out.table(rows, ["files", "count", "size"], right=(1, 2))
     _list(out, plan.added, everything=everything)
+    _same_trees(out, plan.of(Action.SAME_TREE), everything=everything)
     for folder, (added, entries) in plan.directories.items():
         limit = run.view.manifest.layout.max_entries
         out.line(f"into     {text.name(folder)}/: {added:,} more, {entries:,} of {limit:,} entries then")
@@ -86,6 +87,13 @@ def _list(out: Output, files: Sequence[PlannedFile], *, everything: bool) -> Non
     ]
     out.table(rows if everything else rows[:SHOWN], right=(1, 2), indent=2)
     _more(out, len(rows), everything=everything)
+
+
+def _same_trees(out: Output, files: Sequence[PlannedFile], *, everything: bool) -> None:
+    """Whose bytes stay behind, and the blob that their tasks get."""
+    for f in files if everything else files[:SHOWN]:
+        out.line(f"  {text.name(f.candidate.key)}: {text.name(f.path)} has its tree")
+    _more(out, len(files), everything=everything)
 
 
 def show_changes(out: Output, changes: Sequence[Change], *, everything: bool) -> None:

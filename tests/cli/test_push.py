@@ -64,6 +64,22 @@ def test_a_small_map_beside_a_large_folder(tmp_path: Path, poolmgr: RunPoolmgr) 
     assert sum(r.get("action") == "unmapped" for r in rows) == 9, "a program is told all of them"
 
 
+def test_same_tree_names_the_blob_that_the_task_gets(tmp_path: Path, poolmgr: RunPoolmgr) -> None:
+    (tmp_path / "pool").mkdir()
+    poolmgr("push", batch(tmp_path / "new", 1), "-p", "pool", "--variant", "v")
+    data = bytearray(image(1))
+    data[-2000] ^= 1  # behind the squashfs: other bytes, the same tree
+    (tmp_path / "other.sif").write_bytes(data)
+    tasks = write_map(tmp_path, {"task_2": "other.sif"})
+    words = ("push", "other.sif", "-p", "pool", "--variant", "v", "--tasks", tasks)
+    told = poolmgr(*words, "-n")
+    assert "alike" in told.stdout
+    assert "--same-tree maps" in told.stderr
+    shared = poolmgr(*words, "--same-tree")
+    assert f"other.sif: images/{name_of(1)} has its tree" in shared.stdout
+    assert index_of(tmp_path / "pool")["v"]["task_2"] == f"images/{name_of(1)}"
+
+
 def test_remap_says_what_it_replaces_and_asks(tmp_path: Path, poolmgr: RunPoolmgr) -> None:
     (tmp_path / "pool").mkdir()
     poolmgr("push", batch(tmp_path / "new", 1), "-p", "pool", "--variant", "v")
