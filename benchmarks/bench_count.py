@@ -28,6 +28,9 @@ from benchmarks.corpus import DOCKERFILE, TASK_TOML, write_folder, write_swegym 
 
 HARBOR = ROOT / ".harbor" / "bin" / "python"
 
+ENVIRONMENT = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
+"""Both sides find their modules compiled, as an installed package is."""
+
 HARBOR_COUNT = """
 import asyncio, sys, warnings
 from pathlib import Path
@@ -59,7 +62,9 @@ for batch in pq.ParquetFile(sys.argv[1]).iter_batches(256):
 
 
 def run(*args: str | Path) -> str:
-    done = subprocess.run([str(a) for a in args], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [str(a) for a in args], cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
     if done.returncode not in (0, 3):
         sys.exit(done.stderr)
     return done.stdout

@@ -1,6 +1,6 @@
 """``python -m poolmgr``."""
 
-from poolmgr.cli.main import run
+if __name__ == "__main__":  # imported again by every process that a command starts
+    from poolmgr.cli.main import run
 
-if __name__ == "__main__":
     run()

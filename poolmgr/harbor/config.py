@@ -12,12 +12,15 @@ import re
 import tomllib
 import unicodedata
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import ip_address, ip_network
 
 from poolmgr.harbor import values
 from poolmgr.harbor.values import ConfigError, Table
 from poolmgr.model.environment import Resources
 
+SMALL = 8192
+"""Bytes of a file that is remembered: the tasks of a dataset often have one and the same."""
 _PACKAGE = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]*/[a-zA-Z0-9][a-zA-Z0-9._-]*\n?\Z")
 _SERVICE = re.compile(r"^[a-zA-Z0-9][a-zA-Z0-9_.-]*$")
 _HOST_LABEL = re.compile(r"^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$")
@@ -60,6 +63,15 @@ class TaskConfig:
 
 def parse(data: bytes) -> TaskConfig:
     """The settings in ``data``; ``ConfigError`` with the reason, as Harbor would refuse them."""
+    return _parse_once(data) if len(data) <= SMALL else _parse(data)
+
+
+@lru_cache(maxsize=1024)
+def _parse_once(data: bytes) -> TaskConfig:
+    return _parse(data)
+
+
+def _parse(data: bytes) -> TaskConfig:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as e:

@@ -7,7 +7,6 @@ process and with many.
 from __future__ import annotations
 
 import multiprocessing
-import signal
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -15,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from poolmgr.errors import DatasetInvalidError
+from poolmgr.harbor import worker
 from poolmgr.harbor.archive import Limits
 from poolmgr.harbor.parquet import ArchiveFile
 from poolmgr.harbor.source import Found, Part, Work, discover, tasks, to_do, without_doubles
@@ -118,10 +118,10 @@ def _spread(parts: Sequence[Part], schemes: frozenset[Scheme], limits: Limits, j
     # spawn: this process may have threads (Arrow's, the parser's), which a fork would break.
     context = multiprocessing.get_context("spawn")
     pending: deque[Future[list[Task | NotTask]]] = deque()
-    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_leave_signals_to_the_parent)
+    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=worker.begin)
     try:
         for chunk in _chunks(to_do(parts)):
-            pending.append(pool.submit(_read, chunk, schemes, limits))
+            pending.append(pool.submit(worker.read, chunk, schemes, limits))
             if len(pending) > jobs * 3:
                 yield from map(Found, pending.popleft().result())
         while pending:
@@ -141,11 +141,3 @@ def _chunks(work: Iterable[Work]) -> Iterator[list[Work]]:
             chunk, size = [], 0
     if chunk:
         yield chunk
-
-
-def _read(chunk: list[Work], schemes: frozenset[Scheme], limits: Limits) -> list[Task | NotTask]:
-    return [work.open(schemes, limits).item for work in chunk]
-
-
-def _leave_signals_to_the_parent() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from poolmgr.harbor.archive import ArchiveError, Limits, open_archive
-from poolmgr.harbor.tar import TarError, members
+from poolmgr.harbor.tar import TarError, _check_sum, members
 from poolmgr.harbor.tree import FolderTree, Kind
 from tests.harbor.trees import tar_of, write_task
 
@@ -57,8 +57,55 @@ def test_damage_is_an_error_and_never_anything_else(data: st.DataObject) -> None
     bad[at] ^= data.draw(st.integers(1, 255))
     if data.draw(st.booleans()):
         del bad[data.draw(st.integers(0, len(bad) - 1)) :]
+    if data.draw(st.booleans()) and len(bad) >= 512:
+        mend(bad, min(at // 512 * 512, len(bad) // 512 * 512 - 512))
     with contextlib.suppress(TarError):
         members(bytes(bad), limit=100)
+
+
+def mend(tar: bytearray, at: int) -> None:
+    """Write the checksum that the header at ``at`` has now."""
+    tar[at + 148 : at + 156] = b" " * 8
+    tar[at + 148 : at + 156] = b"%06o\0 " % sum(tar[at : at + 512])
+
+
+@pytest.mark.parametrize(
+    "record",
+    [b"x\n", b"\n", b" =\n", b"9 a=b\n", b"5 a=b\n", b"6 ab_\n", b"99999999999999999999 a=b\n", b"-6 a=b\n"],
+)
+def test_a_damaged_pax_record_is_refused_at_once(record: bytes) -> None:
+    good = pack([("a", b"")])
+    assert good[156:157] == b"x"
+    content = bytearray(good)
+    content[512:1024] = record.ljust(512, b"\0")
+    content[124:136] = b"%011o\0" % len(record)
+    mend(content, 0)
+    with pytest.raises(TarError, match="a damaged pax record"):
+        members(bytes(content), limit=10)
+
+
+def test_one_size_for_all_members_and_sparse_files_are_refused() -> None:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", pax_headers={"size": "7"}) as tar:
+        tar.addfile(tarfile.TarInfo("a"))
+    with pytest.raises(TarError, match="one size for all members"):
+        members(out.getvalue(), limit=10)
+    info = tarfile.TarInfo("a")
+    info.pax_headers = {"GNU.sparse.major": "1"}
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        tar.addfile(info)
+    with pytest.raises(TarError, match="a sparse file"):
+        members(out.getvalue(), limit=10)
+
+
+@given(st.binary(min_size=512, max_size=512), st.booleans())
+def test_the_checksum_is_that_of_tarfile(header: bytes, is_signed: bool) -> None:
+    unsigned, signed = tarfile.calc_chksums(header)  # type: ignore[attr-defined]
+    recorded = b"%06o\0 " % (signed if is_signed and signed >= 0 else unsigned)
+    _check_sum(header[:148] + recorded + header[156:], recorded, 0)
+    with pytest.raises(TarError, match="checksum"):
+        _check_sum(header[:148] + recorded + header[156:], b"777777\0 ", 0)
 
 
 @pytest.mark.parametrize("cut", [1, 511, 512, 513, 1024, 1536])
