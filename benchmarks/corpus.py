@@ -60,7 +60,9 @@ def write_folder(root: Path, tasks: int, environment_files: int, *, seed: int = 
         for k in range(extra):
             (data / f"input_{k}.txt").write_text(f"{rng.getrandbits(64)}\n" * rng.randint(5, 200))
         (task / "tests" / "test.sh").write_text("#!/bin/sh\npytest /tests/test_state.py\n")
-        (task / "tests" / "test_state.py").write_text("def test():\n    assert True\n" * 10)
+        (task / "tests" / "test_state.py").write_text(
+            "def test_state(state):\n    assert state.is_done()\n" * 10
+        )
         (task / "solution" / "solve.sh").write_text("#!/bin/sh\ntrue\n" * 5)
 
 

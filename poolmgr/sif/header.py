@@ -12,6 +12,7 @@ import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
 from poolmgr.model.arch import runs_on
 from poolmgr.model.finding import CODES, Finding, Severity
@@ -19,6 +20,9 @@ from poolmgr.sif.source import Source
 
 HEADER = struct.Struct("<32s10s3s3s16s8q")
 DESCRIPTOR = struct.Struct("<i?IIIqqqqqqq128s384s")
+_USED_DESCRIPTOR = struct.Struct("<ixIIIqqqqqqq128s384s")
+EXTRA = 384
+_TYPES = struct.Struct("<ii")
 LAUNCH = b"#!/usr/bin/env run-singularity\n\0"
 MAGIC = b"SIF_MAGIC\0"
 VERSION = b"01\0"
@@ -62,8 +66,7 @@ _MACHINES = {
 _ZEROS = bytes(DESCRIPTOR.size * 64)
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(NamedTuple):
     """The global header. Offsets and lengths in bytes, times in Unix seconds."""
 
     launch: bytes
@@ -86,8 +89,7 @@ class Header:
         return self.data_offset + self.data_length
 
 
-@dataclass(frozen=True, slots=True)
-class Descriptor:
+class Descriptor(NamedTuple):
     """One object of the file."""
 
     datatype: int
@@ -103,18 +105,13 @@ class Descriptor:
     gid: int
     raw_name: bytes
     extra: bytes
+    fstype: int
+    """The first two numbers of ``extra``, as a partition has them."""
+    parttype: int
 
     @property
     def name(self) -> str:
         return self.raw_name.split(b"\0", 1)[0].decode("utf-8", "replace")
-
-    @property
-    def fstype(self) -> int:
-        return int.from_bytes(self.extra[0:4], "little", signed=True)
-
-    @property
-    def parttype(self) -> int:
-        return int.from_bytes(self.extra[4:8], "little", signed=True)
 
     @property
     def is_partition(self) -> bool:
@@ -231,23 +228,24 @@ def _read_descriptors(table: bytes, header: Header, found: list[Finding]) -> tup
     flags = table[4::step]
     objects: list[Descriptor] = []
     last = 0
-    for slot, used in enumerate(flags):
+    for slot, used in enumerate(flags.rstrip(b"\0")):
         if not used:
             continue
         if used != 1:
             found.append(finding("sif-descr-used", f"byte 'used' is {used}", f"descriptor {slot + 1}"))
             continue
-        if table[last * step : slot * step].strip(b"\0"):
+        if last != slot and table[last * step : slot * step].strip(b"\0"):
             found.append(finding("sif-slot", "an unused slot holds bytes", f"descriptor {last + 1}"))
         last = slot + 1
-        kind, _, *rest = DESCRIPTOR.unpack_from(table, slot * step)
-        objects.append(Descriptor(kind, *rest))
-        if rest[0] != slot + 1:
-            found.append(finding("sif-descr-id", f"its id is {rest[0]}", f"descriptor {slot + 1}"))
+        values = _USED_DESCRIPTOR.unpack_from(table, slot * step)
+        types = _TYPES.unpack_from(table, slot * step + step - EXTRA)
+        objects.append(Descriptor._make(values + types))
+        if values[1] != slot + 1:
+            found.append(finding("sif-descr-id", f"its id is {values[1]}", f"descriptor {slot + 1}"))
     tail = table[last * step :]
     if any(tail[i : i + len(_ZEROS)] != _ZEROS[: len(tail) - i] for i in range(0, len(tail), len(_ZEROS))):
         found.append(finding("sif-slot", "an unused slot holds bytes", f"after descriptor {last}"))
-    used_count = sum(1 for f in flags if f)
+    used_count = len(flags) - flags.count(0)
     if 0 <= header.free <= header.total and header.free != header.total - used_count:
         found.append(
             finding(

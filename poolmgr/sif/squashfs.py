@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from poolmgr.model.finding import Finding
 from poolmgr.sif import codecs
@@ -41,8 +42,7 @@ class DamageError(Exception):
         self.finding = finding(code, message)
 
 
-@dataclass(frozen=True, slots=True)
-class Superblock:
+class Superblock(NamedTuple):
     """The first 96 bytes, in their order. Positions count from the filesystem's first byte."""
 
     magic: int
@@ -183,7 +183,7 @@ def _whole_sectors(fs: Squashfs) -> tuple[Finding, ...]:
 def _superblock(raw: bytes, size: int) -> Superblock:
     if len(raw) < SUPER.size:
         raise DamageError("sq-truncated", f"{size} bytes hold no squashfs superblock")
-    sb = Superblock(*SUPER.unpack(raw))
+    sb = Superblock._make(SUPER.unpack(raw))
     if sb.magic != SQUASHFS_MAGIC:
         raise DamageError("sq-magic", f"squashfs magic 'hsqs' expected, found {raw[:4]!r}")
     if (sb.major, sb.minor) != (4, 0):
