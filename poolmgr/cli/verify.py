@@ -84,6 +84,7 @@ def verify(
         arch=arch or host_arch(),
         allow_legacy=allow_legacy,
         jobs=jobs,
+        processes=True,
     )
     finder = Finder(attest, keep=part is not None or merging or attest is not None)
     if pool is not None:
@@ -168,10 +169,20 @@ def _sums(
 
 
 def _show(out: Output, result: Result) -> None:
+    verdict = result.verdict
+    if out.json:
+        _show_row(out, result, verdict)
+    elif not verdict.passes:
+        out.only_quiet(result.path)
+    if out.is_text:
+        _show_lines(out, result, verdict)
+
+
+def _show_row(out: Output, result: Result, verdict: Verdict) -> None:
     row: dict[str, Any] = {
         "path": result.path,
         "size": result.size,
-        "verdict": result.verdict.value,
+        "verdict": verdict.value,
         "checks": {name: result.checks[name].value for name in CHECKS if name in result.checks},
         "not_checked": dict(result.reasons),
         "arch": result.arch,
@@ -182,8 +193,9 @@ def _show(out: Output, result: Result) -> None:
     if result.identities:
         row["identities"] = dict(result.identities)
     out.row("image", **row)
-    if not result.verdict.passes:
-        out.only_quiet(result.path)
+
+
+def _show_lines(out: Output, result: Result, verdict: Verdict) -> None:
     done = ", ".join(n for n, v in result.checks.items() if n in ("hash", "inspect", "run") and v.passes)
     levels = [n for n in LEVELS if n in result.checks]
     deepest = levels[-1] if levels else "nothing"
@@ -194,9 +206,8 @@ def _show(out: Output, result: Result) -> None:
     lines = [f" {text.name(result.path)}  [{what}]", *(text.name(s) for s in said)]
     if said and len(out.folded(both := "  ".join(lines[:2]), WIDTH)) == 1:
         lines[:2] = [both]  # one line an image, for grep and for wide terminals
-    verdict = out.styled(f"{result.verdict.value:<{WIDTH}}", STYLES[result.verdict])
     out.line(
-        verdict
+        out.styled(f"{verdict.value:<{WIDTH}}", STYLES[verdict])
         + "".join(lines[:1])
         + "".join(f"\n{'':{WIDTH}} {part}" for line in lines[1:] for part in out.folded(line, WIDTH + 1))
     )
@@ -207,7 +218,7 @@ def _gravity(found: Any) -> int:
 
 
 def _summary(out: Output, result: Verified, shard: str | None) -> None:
-    counts = {v.value: n for v in Verdict if (n := result.count(v))}
+    counts = {v.value: n for v in Verdict if (n := result.counts[v])}
     out.row(
         "summary",
         images=len(result.results),

@@ -154,6 +154,11 @@ class Work:
         return Found(item, tree)
 
 
+def open_all(works: Sequence[Work], schemes: frozenset[Scheme], limits: Limits) -> list[Task | NotTask]:
+    """What each of ``works`` is, in order."""
+    return [work.open(schemes, limits).item for work in works]
+
+
 def tasks(parts: Sequence[Part], schemes: frozenset[Scheme], limits: Limits | None = None) -> Iterator[Found]:
     """Every folder and row of ``parts`` in order: a task with its environments hashed, or why not."""
     limits = limits or Limits()

@@ -6,8 +6,7 @@ an ordinary user, so a file swapped in with its mtime restored is noticed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
 class StatLike(Protocol):
@@ -23,8 +22,7 @@ class StatLike(Protocol):
     def st_ino(self) -> int: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Stamp:
+class Stamp(NamedTuple):
     size: int
     mtime_ns: int
     ctime_ns: int

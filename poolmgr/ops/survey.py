@@ -6,21 +6,18 @@ process and with many.
 
 from __future__ import annotations
 
-import multiprocessing
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
 from poolmgr.errors import DatasetInvalidError
-from poolmgr.harbor import worker
 from poolmgr.harbor.archive import Limits
 from poolmgr.harbor.parquet import ArchiveFile
-from poolmgr.harbor.source import Found, Part, Work, discover, tasks, to_do, without_doubles
+from poolmgr.harbor.source import Found, Part, Work, discover, open_all, tasks, to_do, without_doubles
 from poolmgr.model.environment import NotTask, Scheme, Task
 from poolmgr.ops.dataset import opener_of, remote
 from poolmgr.ops.hub_tasks import folder_parts
+from poolmgr.ops.processes import spread
 from poolmgr.ops.progress import Progress, Silent
 from poolmgr.settings import Settings
 from poolmgr.store.address import file_url_path, is_url, printable
@@ -115,19 +112,9 @@ def stream(
 
 def _spread(parts: Sequence[Part], schemes: frozenset[Scheme], limits: Limits, jobs: int) -> Iterator[Found]:
     """The stream, read by ``jobs`` processes; at most a few chunks are under way at once."""
-    # spawn: this process may have threads (Arrow's, the parser's), which a fork would break.
-    context = multiprocessing.get_context("spawn")
-    pending: deque[Future[list[Task | NotTask]]] = deque()
-    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=worker.begin)
-    try:
-        for chunk in _chunks(to_do(parts)):
-            pending.append(pool.submit(worker.read, chunk, schemes, limits))
-            if len(pending) > jobs * 3:
-                yield from map(Found, pending.popleft().result())
-        while pending:
-            yield from map(Found, pending.popleft().result())
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+    work = partial(open_all, schemes=schemes, limits=limits)
+    for items in spread(work, _chunks(to_do(parts)), jobs):
+        yield from map(Found, items)
 
 
 def _chunks(work: Iterable[Work]) -> Iterator[list[Work]]:

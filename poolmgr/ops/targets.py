@@ -54,7 +54,8 @@ class Finder:
         self.attest = attest
         self.keep = keep
         """Treat a folder that was named as a pool although nothing marks it as one."""
-        self._views: dict[Path, PoolView | None] = {}
+        self._views: dict[str, PoolView | None] = {}
+        """Absolute folder -> the pool that it lies in."""
 
     def find(self, words: Iterable[str]) -> Iterator[Target]:
         """The targets that files and folders lead to, each path once, in order."""
@@ -66,9 +67,7 @@ class Finder:
                     hint="verify -p ADDRESS-OF-THE-POOL [PATH IN IT]",
                 )
             path = Path(word)
-            found = (
-                self._folder(path) if path.is_dir() and not _is_sandbox(path) else [self._file(path, word)]
-            )
+            found = self._folder(path) if path.is_dir() and not _is_sandbox(path) else [self._file(word)]
             for target in found:
                 if target.shown not in seen:
                     seen.add(target.shown)
@@ -99,44 +98,46 @@ class Finder:
             return Target(blob.path, view.file(blob.path), view, blob.path, recorded)
         return Target(blob.path, None, view, blob.path, blob)
 
-    def _file(self, file: Path, shown: str) -> Target:
-        view = self._view_of(Path(os.path.abspath(file)).parent)
+    def _file(self, shown: str) -> Target:
+        path = os.path.abspath(shown)
+        view = self._view_of(os.path.dirname(path))
         if view is None or view.root is None:
-            return Target(shown, file)
-        path = os.path.relpath(os.path.abspath(file), os.path.abspath(view.root))
-        if path_trouble(path):
-            return Target(shown, file)
-        return Target(shown, file, view, path, view.recorded(path))
+            return Target(shown, Path(shown))
+        inside = os.path.relpath(path, os.path.abspath(view.root))
+        if path_trouble(inside):
+            return Target(shown, Path(shown))
+        return Target(shown, Path(shown), view, inside, view.recorded(inside))
 
     def _folder(self, folder: Path) -> Iterator[Target]:
-        view = self._view_of(Path(os.path.abspath(folder)), named=self.keep)
+        view = self._view_of(os.path.abspath(folder), named=self.keep)
         indexed = _indexed(view)
-        for file in _walk(folder):
+        for file in _walk(str(folder)):
             if isinstance(file, Target):
                 yield file
                 continue
-            target = self._file(file, str(file))
-            if file.name.lower().endswith(SUFFIXES) or target.path in indexed:
+            target = self._file(file)
+            if file.lower().endswith(SUFFIXES) or target.path in indexed:
                 yield target
 
-    def _view_of(self, folder: Path, *, named: bool = False) -> PoolView | None:
+    def _view_of(self, folder: str, *, named: bool = False) -> PoolView | None:
         """The pool that ``folder`` lies in: the nearest folder above with an index or a state folder."""
         if folder in self._views and not named:
             return self._views[folder]
         view: PoolView | None = None
-        marked = (folder / STATE_DIR).is_dir() or (folder / INDEX_NAME).is_file()
+        marked = os.path.isdir(f"{folder}/{STATE_DIR}") or os.path.isfile(f"{folder}/{INDEX_NAME}")
+        parent = os.path.dirname(folder)
         if marked or named:
-            view = open_folder(folder)
+            view = open_folder(Path(folder))
             if self.attest is not None:
                 view.attest_folder = self.attest
-        elif folder.parent != folder:
-            view = self._view_of(folder.parent)
+        elif parent != folder:
+            view = self._view_of(parent)
         self._views[folder] = view
         return view
 
 
-def _is_sandbox(path: Path) -> bool:
-    return (path / ".singularity.d").is_dir()
+def _is_sandbox(path: str | Path) -> bool:
+    return os.path.isdir(f"{path}/.singularity.d")
 
 
 def _indexed(view: PoolView | None) -> frozenset[str]:
@@ -148,7 +149,7 @@ def _indexed(view: PoolView | None) -> frozenset[str]:
         return frozenset()
 
 
-def _walk(folder: Path) -> Iterator[Path | Target]:
+def _walk(folder: str) -> Iterator[str | Target]:
     """Every entry below that is no folder, in order, but no name that begins with a dot.
 
     A folder that cannot be read is a target of its own: what lies in it is unknown, not absent.
@@ -157,17 +158,17 @@ def _walk(folder: Path) -> Iterator[Path | Target]:
         with os.scandir(folder) as entries:
             found = sorted(entries, key=lambda e: e.name)
     except PermissionError as e:
-        yield Target(str(folder), wrong=finding("unreadable", f"the folder: {e.strerror}"))
+        yield Target(folder, wrong=finding("unreadable", f"the folder: {e.strerror}"))
         return
     except OSError as e:
-        yield Target(str(folder), wrong=finding("io-error", f"the folder: {e.strerror}"))
+        yield Target(folder, wrong=finding("io-error", f"the folder: {e.strerror}"))
         return
     for entry in found:
         if entry.name.startswith("."):
             continue
-        path = Path(entry.path)
+        path = entry.name if folder == "." else entry.path
         if entry.is_dir(follow_symlinks=False) and not (
-            path.name.lower().endswith(SUFFIXES) and _is_sandbox(path)
+            entry.name.lower().endswith(SUFFIXES) and _is_sandbox(path)
         ):
             yield from _walk(path)
         else:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from poolmgr.model.finding import Finding, Level, Verdict
 from poolmgr.ops.targets import Target
@@ -27,6 +29,8 @@ class Wish:
     arch: str | None = None
     allow_legacy: bool = False
     jobs: int | None = None
+    processes: bool = False
+    """Many images may be checked by several processes, which the caller can start (``ops.processes``)."""
     sums: Mapping[str, str] | None = None
     """Target, as it is shown -> the sha256 that the caller gave for it."""
 
@@ -67,7 +71,11 @@ class Result:
     @property
     def verdict(self) -> Verdict:
         """The worst word of any check; ``UNCHECKED`` when one that was asked for was not done."""
-        said = {*self.checks.values(), *(Verdict.UNCHECKED for _ in self.reasons)}
+        said = set(self.checks.values())
+        if self.reasons:
+            said.add(Verdict.UNCHECKED)
+        elif said == {Verdict.OK}:
+            return Verdict.OK
         return next((v for v in _WORST if v in said), Verdict.OK)
 
 
@@ -80,13 +88,15 @@ class Verified:
     notes: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
 
+    @cached_property
+    def counts(self) -> Counter[Verdict]:
+        """How many images each verdict has."""
+        return Counter(r.verdict for r in self.results)
+
     @property
     def passed(self) -> bool:
         """Whether something was looked at and all of it passes."""
-        return bool(self.results) and all(r.verdict.passes for r in self.results)
-
-    def count(self, verdict: Verdict) -> int:
-        return sum(r.verdict is verdict for r in self.results)
+        return bool(self.results) and all(verdict.passes for verdict in self.counts)
 
 
 def absent(target: Target, wrong: Finding) -> Result:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from poolmgr import __version__
@@ -20,20 +21,27 @@ from poolmgr.model.attestation import LEVELS, Attestation
 from poolmgr.model.finding import Finding, Level, Severity, Verdict
 from poolmgr.model.stamp import Stamp
 from poolmgr.ops.attest import AttestWriter
+from poolmgr.ops.processes import spread
 from poolmgr.ops.progress import Progress, Silent
+from poolmgr.ops.seen import Seen, Unseen, see, see_all
 from poolmgr.ops.targets import Target
 from poolmgr.ops.verified import Result, Verified, Wish, absent, for_another_machine, of_this_machine
 from poolmgr.sif.apptainer import Apptainer, Said
-from poolmgr.sif.check import Report, check
+from poolmgr.sif.check import How, Report, check
 from poolmgr.sif.data import processors
 from poolmgr.sif.header import arch_finding, finding, read_container
 from poolmgr.sif.identity import file_sha256, partition_sha256, tree_sha256
 from poolmgr.sif.image import open_image
-from poolmgr.sif.sniff import sniff_path
 from poolmgr.sif.source import FileSource, Source
 from poolmgr.sif.squashfs import DamageError
 
 REMOTE_JOBS = 8
+CHUNK = 64
+"""Images that are handed to a thread or process at once, where a glance is enough."""
+MANY = 3000
+"""From so many glances on, several processes are quicker than one; starting them costs as many."""
+TABLES = 20
+"""Glances that the tables of an image take."""
 
 
 class Verifier:
@@ -59,12 +67,38 @@ class Verifier:
     def results(self, targets: Sequence[Target]) -> Iterator[Result]:
         """The results in the order of ``targets``. What came before Ctrl-C is attested."""
         jobs = self.wish.jobs or (processors() if all(t.file for t in targets) else REMOTE_JOBS)
-        heavy = self.wish.hashing or self.wish.level is Level.DATA
-        # Few files: one after the other, each on all processors. Many: each on one.
-        at_once = min(jobs, len(targets)) if not heavy or len(targets) >= 2 * jobs else 1
-        threads = max(1, jobs // max(1, at_once))
-        size = sum(_size(t) for t in targets) if heavy else 0
+        size = sum(_size(t) for t in targets) if self._heavy else 0
         self.progress.begin("verifying", files=len(targets), size=size)
+        spread_out = self.wish.processes and jobs > 1 and self._glances(targets) >= MANY
+        try:
+            yield from (self._by_processes if spread_out else self._by_threads)(targets, jobs)
+        finally:
+            self._stop.set()
+            self._close()
+            self.progress.end()
+
+    @property
+    def _heavy(self) -> bool:
+        """Whether whole files are read."""
+        return self.wish.hashing or self.wish.level is Level.DATA
+
+    def _glances(self, targets: Sequence[Target]) -> int:
+        """How much there is to do for Python alone, in images at level mount; 0 where others do the work."""
+        wish = self.wish
+        if (
+            self._heavy
+            or wish.inspect
+            or wish.run
+            or wish.identities
+            or any(t.file is None and t.wrong is None for t in targets)
+        ):
+            return 0
+        return len(targets) * (TABLES if wish.level is Level.TABLES else 1)
+
+    def _by_threads(self, targets: Sequence[Target], jobs: int) -> Iterator[Result]:
+        # Few files: one after the other, each on all processors. Many: each on one.
+        at_once = min(jobs, len(targets)) if not self._heavy or len(targets) >= 2 * jobs else 1
+        threads = max(1, jobs // max(1, at_once))
 
         def several(chunk: Sequence[Target]) -> list[Result]:
             results = []
@@ -72,23 +106,33 @@ class Verifier:
                 if self._stop.is_set():
                     break
                 results.append(self._look(target, threads))
-                if heavy:
+                if self._heavy:
                     self.progress.advance(results[-1].size or 0)
                 self.progress.file_done(target.shown)
             return results
 
         # a glance takes less time than handing it to a thread
-        step = 1 if heavy or self._apptainer_names() else max(1, min(64, len(targets) // (8 * at_once + 1)))
-        chunks = [targets[i : i + step] for i in range(0, len(targets), step)]
+        step = (
+            1
+            if self._heavy or self._apptainer_names()
+            else max(1, min(CHUNK, len(targets) // (8 * at_once + 1)))
+        )
         pool = ThreadPoolExecutor(max(1, at_once), thread_name_prefix="verify")
         try:
-            for results in pool.map(several, chunks):
+            for results in pool.map(several, _chunks(targets, step)):
                 yield from results
         finally:
             self._stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
-            self._close()
-            self.progress.end()
+
+    def _by_processes(self, targets: Sequence[Target], jobs: int) -> Iterator[Result]:
+        see = partial(see_all, level=self.wish.level, how=self._how(None, 1))
+        files = ([str(t.file or "") for t in chunk] for chunk in _chunks(targets, CHUNK))
+        pending = iter(targets)
+        for several in spread(see, files, jobs):
+            for seen, target in zip(several, pending, strict=False):
+                yield self._of_file(target, seen, 1)
+                self.progress.file_done(target.shown)
 
     # --- one image ----------------------------------------------------------------------------------
 
@@ -97,25 +141,21 @@ class Verifier:
             return absent(target, target.wrong)
         if target.file is None:
             return self._remote(target, threads)
-        wrong = sniff_path(target.file)
-        if wrong is not None:
-            return absent(target, wrong)
-        try:
-            with FileSource(target.file) as source:
-                before = Stamp.of(os.fstat(source.fd))
-                report = self._check(source, self._expected(target), threads)
-                after = Stamp.of(os.fstat(source.fd))
-            if before != after or after != Stamp.of(os.stat(target.file)):
-                return self._unknown(target, "it changed while it was being read")
-        except PermissionError as e:
-            return absent(target, finding("unreadable", str(e.strerror)))
-        except OSError as e:
-            return absent(target, finding("io-error", f"reading failed: {e.strerror}"))
-        result = self._from_report(target, after.size, report)
-        if target.blob is not None and target.blob.size != after.size:
-            wrong = finding(
-                "wrong-size", f"{target.blob.size} bytes are on record, the file has {after.size}"
-            )
+        seen = see(target.file, self.wish.level, **self._how(self._expected(target), threads))
+        return self._of_file(target, seen, threads)
+
+    def _of_file(self, target: Target, seen: Seen | Unseen, threads: int) -> Result:
+        if target.wrong is not None:
+            return absent(target, target.wrong)
+        assert target.file is not None
+        if isinstance(seen, Unseen):
+            if seen.wrong.code == "not-checked":
+                return self._unknown(target, seen.wrong.message)
+            return absent(target, seen.wrong)
+        size = seen.stamp.size
+        result = self._from_report(target, size, seen.report)
+        if target.blob is not None and target.blob.size != size:
+            wrong = finding("wrong-size", f"{target.blob.size} bytes are on record, the file has {size}")
             result = replace(
                 result, findings=(wrong, *result.findings), checks={**result.checks, "listed": Verdict.BAD}
             )
@@ -124,16 +164,13 @@ class Verifier:
         if self.wish.identities:
             with FileSource(target.file) as source:
                 result = self._identities(source, result, threads)
-        self._attest(target, after, result)
+        self._attest(target, seen.stamp, result)
         return for_another_machine(result, foreign)
 
-    def _check(self, source: Source, expected: str | None, threads: int) -> Report:
+    def _how(self, expected: str | None, threads: int) -> How:
         """All that does not depend on the machine that is to run the image."""
         wish = self.wish
-        return check(
-            source, wish.level, allow_legacy=wish.allow_legacy, sha256=expected, hashing=wish.hashing,
-            threads=threads,
-        )  # fmt: skip
+        return How(allow_legacy=wish.allow_legacy, sha256=expected, hashing=wish.hashing, threads=threads)
 
     def _expected(self, target: Target) -> str | None:
         if self.wish.sums is not None:
@@ -143,7 +180,7 @@ class Verifier:
     def _remote(self, target: Target, threads: int) -> Result:
         assert target.blob is not None
         try:
-            report = self._check(target.remote(), self._expected(target), threads)
+            report = check(target.remote(), self.wish.level, **self._how(self._expected(target), threads))
             result = self._from_report(target, target.blob.size, report)
             if self.wish.identities:
                 result = self._identities(target.remote(), result, threads)
@@ -270,6 +307,10 @@ class Verifier:
 def _damaged(result: Result) -> bool:
     """Whether the image is not fit to be mounted, whatever a deeper level says."""
     return any(result.checks.get(name) is Verdict.BAD for name in ("listed", "header", "mount"))
+
+
+def _chunks(targets: Sequence[Target], step: int) -> Iterator[Sequence[Target]]:
+    return (targets[i : i + step] for i in range(0, len(targets), step))
 
 
 def _size(target: Target) -> int:

@@ -78,12 +78,12 @@ def sniff(head: bytes, size: int) -> Finding:
     return finding("not-sif", f"no SIF header and no known kind of file; it begins with {head[:12]!r}")
 
 
-def sniff_path(path: Path) -> Finding | None:
+def sniff_path(path: str | Path) -> Finding | None:
     """The finding for a path that leads to no regular file; None where the bytes can be looked at."""
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
-        if path.is_symlink():
+        if os.path.islink(path):
             target = os.readlink(path)
             if ".git/annex/objects/" in target or "/annex/objects/" in target:
                 return finding("annex-pointer", "a git-annex link whose content is not here")
@@ -94,7 +94,7 @@ def sniff_path(path: Path) -> Finding | None:
     except OSError as e:
         return finding("io-error", f"{e.strerror}")
     if stat.S_ISDIR(mode):
-        if (path / ".singularity.d").is_dir():
+        if os.path.isdir(f"{path}/.singularity.d"):
             return finding("sandbox-folder", "a sandbox folder, not an image file")
         return finding("is-directory", "a folder, not an image file")
     if not stat.S_ISREG(mode):

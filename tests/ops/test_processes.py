@@ -1,0 +1,113 @@
+"""Work that is spread over processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from poolmgr.errors import ToolFailedError
+from poolmgr.ops import verify
+from poolmgr.ops.processes import spread
+from poolmgr.ops.targets import Finder
+from poolmgr.ops.verified import Result, Wish
+from poolmgr.ops.verify import Verifier
+from poolmgr.sif.write import minimal_image
+
+PARENT = """
+import operator, time
+from poolmgr.ops.processes import spread
+def pids():
+    for one in spread(eval, ["__import__('os').getpid()"] * 2, 1):
+        print(one, flush=True)
+        time.sleep(600)
+pids()
+"""
+
+
+def test_results_come_in_order_and_chunks_are_taken_as_they_are_needed() -> None:
+    taken = 0
+
+    def chunks() -> object:
+        nonlocal taken
+        for number in range(40):
+            taken += 1
+            yield -number
+
+    found = spread(abs, chunks(), 2)  # type: ignore[arg-type,var-annotated]
+    assert next(found) == 0
+    assert taken < 10
+    assert list(found) == list(range(1, 40))
+
+
+def test_an_error_passes_on_and_a_killed_helper_is_named() -> None:
+    with pytest.raises(ValueError, match="invalid literal"):
+        list(spread(int, ["1", "x"], 2))
+    with pytest.raises(ToolFailedError, match="was killed"):
+        list(spread(eval, ["1", "__import__('os').kill(__import__('os').getpid(), 9)", "1"], 2))
+
+
+def test_a_helper_ends_with_a_parent_that_is_killed_and_not_by_ctrl_c() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        helper = int(parent.stdout.readline())
+        os.kill(helper, signal.SIGINT)
+        time.sleep(0.5)
+        assert _is_running(helper)
+        parent.kill()
+    for _ in range(100):
+        if not _is_running(helper):
+            return
+        time.sleep(0.1)
+    os.kill(helper, signal.SIGKILL)
+    raise AssertionError(f"process {helper} outlived the one that started it")
+
+
+def test_verify_finds_the_same_by_processes_as_by_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = tmp_path / "pool"
+    (pool / "images").mkdir(parents=True)
+    (pool / ".poolmgr").mkdir()
+    (pool / "images/sandbox.sif/.singularity.d").mkdir(parents=True)
+    for number in range(150):
+        (pool / f"images/{number:03}.sif").write_bytes(minimal_image(f"n{number}", b"x" * 5000))
+    (pool / "images/010.sif").write_bytes(b"")
+    (pool / "images/020.sif").write_bytes(b"<html>")
+    (pool / "images/030.sif").write_bytes((pool / "images/031.sif").read_bytes()[:-600])
+    (pool / "images/040.sif").unlink()
+    (pool / "images/040.sif").symlink_to("nowhere")
+
+    def run(*, processes: bool) -> tuple[list[Result], int]:
+        verifier = Verifier(Wish(jobs=2, processes=processes))
+        found = list(verifier.results(list(Finder().find([str(pool), str(tmp_path / "missing.sif")]))))
+        attested = sum(file.read_bytes().count(b"\n") for file in (pool / ".poolmgr").rglob("*.jsonl"))
+        return found, attested
+
+    one, before = run(processes=False)
+    monkeypatch.setattr(verify, "MANY", 1)
+    monkeypatch.setattr(verify.ThreadPoolExecutor, "submit", None)
+    two, after = run(processes=True)
+    assert [(r.path, r.size, dict(r.checks), r.findings, r.reasons, r.arch) for r in one] == [
+        (r.path, r.size, dict(r.checks), r.findings, r.reasons, r.arch) for r in two
+    ]
+    assert {r.findings[0].code for r in one if not r.verdict.passes} == {
+        "sandbox-folder", "zero-byte", "html-page", "sif-truncated", "dangling-link", "missing",
+    }  # fmt: skip
+    assert before > 0
+    assert after == 2 * before
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(") ")[2][0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
