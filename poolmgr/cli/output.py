@@ -91,12 +91,12 @@ class Output:
         """``text`` in a style of ``STYLES`` where stdout is a terminal that takes it."""
         return self._styled(self._stdout, text, style)
 
-    def answer(self, value: str) -> None:
-        """An id or path that is the answer itself: printed in the text form and under ``-q``."""
-        if not self.json:
+    def answer(self, *values: str) -> None:
+        """Ids or paths that are the answer itself: printed in the text form and under ``-q``."""
+        if not self.json and values:
             # A pipe gets the name as it is (xargs must find the file); a terminal gets it escaped.
-            shown = words.name(value) if _is_terminal(self._stdout) else value
-            self._write(self._stdout, shown, raw=True)
+            shown = map(words.name, values) if _is_terminal(self._stdout) else values
+            self._write(self._stdout, "\n".join(shown), raw=True)
 
     def only_quiet(self, value: str) -> None:
         """An id or path that only ``-q`` prints: the text form shows it in a richer way."""

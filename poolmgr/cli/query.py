@@ -22,6 +22,8 @@ from poolmgr.cli.output import Output
 from poolmgr.errors import AlreadyExistsError, Exit, UsageError
 from poolmgr.ops.progress import Progress
 from poolmgr.settings import Settings
+from poolmgr.store.files import mapped_os_errors, publish_durable
+from poolmgr.temporary import sweep, temp_name
 
 MAX_SQL = 1 << 20
 
@@ -123,8 +125,6 @@ def _catalogue(
 
 def _print(answer: Answer, form: str, output: Path | None, out: Output) -> None:
     if output is not None:
-        if os.path.lexists(output):
-            raise AlreadyExistsError(f"{output} is there already, and nothing is ever overwritten")
         count = _to_file(answer, form, output)
         out.line(f"{text.counted(count, 'row')}:")
         out.answer(str(output))
@@ -133,8 +133,7 @@ def _print(answer: Answer, form: str, output: Path | None, out: Output) -> None:
     if form == "csv" and not out.json:
         out.answer(_csv_line(answer.columns))
         for chunk in answer.chunks():
-            for values in chunk:
-                out.answer(_csv_line(values))
+            out.answer(*map(_csv_line, chunk))
         return
     rows = answer.fetchall()
     out.table([["NULL" if v is None else str(v) for v in row] for row in rows], answer.columns)
@@ -145,24 +144,29 @@ def _print(answer: Answer, form: str, output: Path | None, out: Output) -> None:
 
 
 def _to_file(answer: Answer, form: str, output: Path) -> int:
-    temporary = output.with_name(f".{output.name}.{os.getpid()}.partial")
+    """Write all rows to the new file ``output``, which is whole or not there; how many they were."""
+    if os.path.lexists(output):
+        raise AlreadyExistsError(f"{output} is there already, and nothing is ever overwritten")
+    sweep(output.parent)
+    temporary = temp_name(output.parent)
     count = 0
     try:
-        if form == "parquet":
-            import pyarrow.parquet
+        with mapped_os_errors(output):
+            if form == "parquet":
+                from pyarrow.parquet import ParquetWriter
 
-            with answer.arrow() as reader, pyarrow.parquet.ParquetWriter(temporary, reader.schema) as file:
-                for batch in reader:
-                    file.write_batch(batch)
-                    count += batch.num_rows
-        else:
-            with open(temporary, "x", newline="", encoding="utf-8") as text_file:
-                writer = csv.writer(text_file)
-                writer.writerow(answer.columns)
-                for rows in answer.chunks():
-                    writer.writerows(rows)
-                    count += len(rows)
-        os.link(temporary, output)
+                with answer.arrow() as reader, ParquetWriter(temporary, reader.schema) as file:
+                    for batch in reader:
+                        file.write_batch(batch)
+                        count += batch.num_rows
+            else:
+                with open(temporary, "x", newline="", encoding="utf-8") as text_file:
+                    writer = csv.writer(text_file)
+                    writer.writerow(answer.columns)
+                    for rows in answer.chunks():
+                        writer.writerows(rows)
+                        count += len(rows)
+        publish_durable(temporary, output)
     finally:
         temporary.unlink(missing_ok=True)
     return count

@@ -204,6 +204,7 @@ def test_what_a_killed_run_left_is_swept(tmp_path: Path, poolmgr: RunPoolmgr) ->
         ("env", "pack", "d", "one.parquet"),
         ("env", "unpack", "one.parquet", "out"),
         ("query", "select 1", "--catalogue", "cat", "--dataset", "d"),
+        ("query", "select 1", "--catalogue", "cat", "--format", "csv", "-o", "rows.csv"),
     )
     code = "import poolmgr.temporary as t; print(t.temp_name({!r}))"
     for command in commands:
@@ -218,7 +219,7 @@ def test_what_a_killed_run_left_is_swept(tmp_path: Path, poolmgr: RunPoolmgr) ->
         assert done.returncode == 0, done.stderr
         assert not left.exists(), command
         live.unlink()  # raises if it was swept
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["cat", "d", "one.parquet", "out"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["cat", "d", "one.parquet", "out", "rows.csv"]
 
 
 def test_what_pack_writes_the_standard_library_reads(tmp_path: Path, poolmgr: RunPoolmgr) -> None:
