@@ -1,7 +1,7 @@
 """Runs a user's SQL over a catalogue where it can reach nothing else and take no more than its share.
 
 The fences, each enough by itself for what it covers: only a single statement that reads is run; the
-database has no access to files or network but the catalogue's own files, and loads no extension;
+database has no access to files or network but sealed copies of the tables, and loads no extension;
 its configuration is locked before the user's SQL is seen; and it runs in a process of its own
 (worker.py), which the kernel gives so much memory and no way to write a file, which has none of the
 caller's tokens, and which is killed when its time is up.

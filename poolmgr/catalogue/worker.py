@@ -3,7 +3,8 @@
 DuckDB counts what its buffers hold against ``memory_limit`` and looks for an interrupt between
 chunks of rows; one value of gigabytes escapes both (``repeat``, ``range``, ``lpad``). So the kernel
 holds the limits: this process has no more address space than it was given, writes no file, and is
-ended from outside when its time is up.
+ended from outside when its time is up. It reads copies of the tables that lie in memory, sealed: COPY
+inside EXPLAIN or WITH is a reading statement to DuckDB, and would empty a table's own file.
 
 Reads one JSON request on stdin; answers in frames on stdout (one letter, eight bytes of length):
 S ready, C columns, R rows, A Arrow stream, then D done or E the error.
@@ -11,10 +12,14 @@ S ready, C columns, R rows, A Arrow stream, then D done or E the error.
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import math
+import os
+import re
 import resource
+import shutil
 import signal
 import struct
 import sys
@@ -24,6 +29,13 @@ from typing import Any, BinaryIO
 
 READS = {"SELECT", "EXPLAIN"}
 """DESCRIBE, SHOW, SUMMARIZE, FROM and VALUES are SELECT statements to DuckDB."""
+ONLY_READS = "a query only reads (SELECT, DESCRIBE, SUMMARIZE, EXPLAIN)"
+WRITES = frozenset(
+    b"ALTER ATTACH CALL CHECKPOINT COPY CREATE DELETE DETACH DROP EXECUTE EXPORT IMPORT INSERT INSTALL LOAD"
+    b" MERGE PRAGMA PREPARE RESET SET TRUNCATE UPDATE USE VACUUM".split()
+)
+"""Words that begin other statements, which EXPLAIN and WITH can hold."""
+SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 ROWS = 100
 """Rows in a frame: few, as a row may be large."""
 ARROW_ROWS = 20_000
@@ -43,14 +55,28 @@ def main() -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(math.ceil(request["seconds"]) + 90)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    tables: dict[str, str] = {}
     try:
-        _answer(request, out)
+        tables = {name: sealed(path) for name, path in request["tables"].items()}
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+        _answer({**request, "tables": tables}, out)
         send(out, b"D", b"")
     except BrokenPipeError:
         sys.stderr.close()
     except Exception as e:  # noqa: BLE001, the other side tells what it means
-        send(out, b"E", json.dumps(_error(e)).encode())
+        said = _error(e)
+        for name, path in tables.items():
+            said["message"] = said["message"].replace(f"'{path}'", f"'{request['tables'][name]}'")
+        send(out, b"E", json.dumps(said).encode())
+
+
+def sealed(path: str) -> str:
+    """The path, valid in this process, of a copy of ``path`` in memory that nothing can change any more."""
+    copy = os.memfd_create(os.path.basename(path), os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    with open(path, "rb") as source, open(copy, "wb", closefd=False) as target:
+        shutil.copyfileobj(source, target, 1 << 20)
+    fcntl.fcntl(copy, fcntl.F_ADD_SEALS, SEALS)
+    return f"/proc/self/fd/{copy}"
 
 
 def send(out: BinaryIO, kind: bytes, payload: bytes | memoryview) -> None:
@@ -72,6 +98,8 @@ def _error(error: Exception) -> dict[str, str]:
     text = str(error).strip().split("\n\n")[0].strip()
     if "failed to allocate" in text.lower() or "bad_alloc" in text or "allocation failure" in text.lower():
         kind = "memory"
+    if isinstance(error, duckdb.IOException) and "Operation not permitted" in text:
+        kind = "refused"  # a sealed table
     return {"kind": kind, "message": text or type(error).__name__}
 
 
@@ -138,7 +166,22 @@ def check(connection: Any, sql: str) -> None:
     except ValueError:  # a kind that the Python module has no name for
         kind = "this statement"
     if kind not in READS:
-        raise RefusalError(f"{kind} is not run: a query only reads (SELECT, DESCRIBE, SUMMARIZE, EXPLAIN)")
+        raise RefusalError(f"{kind} is not run: {ONLY_READS}")
+    if inner := _inner_statement(sql.encode("utf-8", "surrogatepass")):
+        raise RefusalError(f"{inner} inside {kind} is not run: {ONLY_READS}")
+
+
+def _inner_statement(sql: bytes) -> str | None:
+    """The word of a statement in ``EXPLAIN …`` or ``WITH x AS (…)`` that does more than read, or None."""
+    import duckdb
+
+    tokens = [at for at, kind in duckdb.tokenize(sql.decode("utf-8", "replace")) if kind.name != "comment"]
+    words = [match[0].upper() for at in tokens if (match := re.compile(rb"\w+|.", re.DOTALL).match(sql, at))]
+    for before, word, after in zip(words, words[1:], [*words[2:], b""], strict=False):
+        opens = before in (b"(", b")", b"EXPLAIN", b"ANALYZE")
+        if opens and word in WRITES and (after in (b"", b"(", b"'", b'"') or after[:1].isalpha()):
+            return word.decode()
+    return None
 
 
 def _plain(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -213,6 +214,63 @@ def test_the_process_has_no_token_and_writes_no_file(
         assert [line.split()[3] for line in limits.splitlines() if "Max file size" in line] == ["0"]
         assert answer.fetchall() == [(1,)]
     assert not child.exists()
+
+
+@pytest.mark.parametrize(
+    ("sql", "word"),
+    [
+        (
+            "EXPLAIN ANALYZE COPY (SELECT 1) TO '{own}' (FORMAT csv, USE_TMP_FILE false)",
+            "COPY inside EXPLAIN",
+        ),
+        ("EXPLAIN (ANALYZE) /* x */ COPY (SELECT 1) TO '{own}' (USE_TMP_FILE false)", "COPY inside EXPLAIN"),
+        (
+            "WITH x AS (COPY (SELECT 1) TO '{own}' (FORMAT csv, USE_TMP_FILE false)) FROM x",
+            "COPY inside SELECT",
+        ),
+        ("WITH x AS MATERIALIZED (copy tasks TO '{own}') FROM x", "COPY inside SELECT"),
+        ("WITH x AS (INSERT INTO tasks VALUES (1)) SELECT 1", "INSERT inside SELECT"),
+        ("EXPLAIN ANALYZE CREATE TABLE t AS SELECT 1", "CREATE inside EXPLAIN"),
+        ("EXPLAIN ANALYZE SET threads = 50", "SET inside EXPLAIN"),
+        ("EXPLAIN ANALYZE CHECKPOINT", "CHECKPOINT inside EXPLAIN"),
+    ],
+)
+def test_a_reading_statement_that_holds_a_writing_one_is_refused(
+    catalogue: Path, sql: str, word: str
+) -> None:
+    own = catalogue / "tasks.parquet"
+    before = own.read_bytes()
+    with pytest.raises(QueryRefusedError, match=word):
+        ask(catalogue, sql.format(own=str(own).replace("'", "''")))
+    assert own.read_bytes() == before
+
+
+@pytest.mark.parametrize("form", ["(FORMAT csv, USE_TMP_FILE false)", "(USE_TMP_FILE false)", ""])
+def test_no_statement_can_change_a_table(catalogue: Path, form: str) -> None:
+    import duckdb
+
+    own = catalogue / "tasks.parquet"
+    before = own.read_bytes()
+    path = worker.sealed(str(own))
+    with worker.open_database({"tasks": path}, 512, 1) as connection:
+        with pytest.raises(duckdb.Error):
+            connection.execute(f"COPY (SELECT 1) TO '{path}' {form}")
+        assert connection.execute("SELECT count(*) FROM tasks").fetchone() == (6,)
+    assert own.read_bytes() == before
+    os.close(int(path.rpartition("/")[2]))
+
+
+def test_words_that_only_look_like_writing_are_run(catalogue: Path) -> None:
+    sql = """SELECT count("copy"), max(update), 'x (COPY y)' AS "COPY" -- (COPY a
+        FROM (SELECT 'é' AS "copy", 2 AS update) /* (COPY b */"""
+    assert ask(catalogue, sql) == [(1, 2, "x (COPY y)")]
+
+
+def test_a_damaged_table_is_named(tmp_path: Path) -> None:
+    broken = tmp_path / "tasks.parquet"
+    broken.write_bytes(b"PAR1")
+    with pytest.raises(QueryInvalidError, match=str(broken)), run("FROM tasks", {"tasks": broken}, Limits()):
+        pass
 
 
 def test_values_of_every_type(catalogue: Path) -> None:
