@@ -16,6 +16,8 @@ from poolmgr.harbor.tar import Member, TarError, members
 from poolmgr.harbor.tree import CHUNK, Kind, NamedTree, UnreadableError
 
 GZIP = b"\x1f\x8b"
+MAX_PATHS = 64 << 20
+"""Characters of all paths in one task, of the folders above them too: a few members can need many folders."""
 KINDS = {"0": Kind.FILE, "1": Kind.FILE, "2": Kind.LINK, "5": Kind.FOLDER}
 
 
@@ -38,7 +40,7 @@ def open_archive(data: bytes, limits: Limits) -> ArchiveTree:
     elif len(data) > limits.task_bytes:
         raise ArchiveError(f"{len(data):,} bytes, more than the {limits.task_bytes:,} that a task may have")
     try:
-        return ArchiveTree(data, members(data, limit=limits.members))
+        return ArchiveTree(data, members(data, limit=limits.members), limits)
     except TarError as e:
         raise ArchiveError(f"not a sound tar: {e}") from None
 
@@ -75,18 +77,25 @@ def _engine() -> Any:
 class ArchiveTree(NamedTree):
     """The files of one task archive."""
 
-    def __init__(self, data: bytes, found: list[Member]) -> None:
+    def __init__(self, data: bytes, found: list[Member], limits: Limits) -> None:
         self._data = data
         super().__init__()
         self._members: dict[str, Member] = {}
+        self._limits = limits
+        self._characters = 0
         for member in found:
             self._add(member)
 
     def _add(self, member: Member) -> None:
         path = _safe(member.name)
-        if not path:
-            return
         kind = KINDS.get(member.type, Kind.OTHER)
+        if not path:
+            if kind is Kind.FOLDER:
+                return
+            raise ArchiveError(
+                f"the member {member.name!r} is a {kind.value} that names the task's own folder"
+            )
+        known = len(self._kinds)
         if member.type == "1":
             first = self._members.get(_safe(member.link))
             if first is None or self._kinds[_safe(member.link)] is not Kind.FILE:
@@ -105,6 +114,15 @@ class ArchiveTree(NamedTree):
         self._members[path] = member  # a name stored twice: the later one stands, as when unpacked
         if kind is Kind.FOLDER:
             self._inside_of.setdefault(path, [])
+        self._measure(path, len(self._kinds) - known)
+
+    def _measure(self, path: str, new: int) -> None:
+        """``ArchiveError`` where ``path``, with which ``new`` paths came, is too much for one task."""
+        if len(self._kinds) > self._limits.members + 1:
+            raise ArchiveError(f"more than {self._limits.members:,} files and folders")
+        self._characters += new * len(path)  # those of the folders above it are shorter
+        if self._characters > MAX_PATHS:
+            raise ArchiveError(f"paths that have more than {MAX_PATHS:,} characters together")
 
     def _folder(self, path: str, needed_by: str) -> None:
         for taken in self._put_folder(path):

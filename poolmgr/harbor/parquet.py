@@ -1,6 +1,8 @@
 """Task archives in Parquet: one row a task, ``path`` (text) and ``task_binary`` (a tar, gzipped or not).
 
-Only these two columns are read, batch by batch, so memory does not grow with the number of rows.
+Only these two columns are read, batch by batch, so memory does not grow with the number of rows. One
+large cell that many rows share takes little room in a file and much in memory, so the batches of a
+large row group are small.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from typing import Any, BinaryIO
 PATH = "path"
 BINARY = "task_binary"
 BATCH = 32
+IN_MEMORY = 256 << 20
+"""Bytes that a batch may have, should each of its rows be as large as its whole row group, as can be."""
 READ_BUFFER = 1 << 20
 
 
@@ -46,7 +50,7 @@ def rows(file: ArchiveFile) -> Iterator[ArchiveRow]:
         try:
             table = pyarrow.parquet.ParquetFile(opened, buffer_size=READ_BUFFER, pre_buffer=False)
             _check_columns(table.schema_arrow)
-            for batch in table.iter_batches(BATCH, columns=[PATH, BINARY], use_threads=False):
+            for batch in _batches(table):
                 columns = (batch.column(name).to_pylist() for name in (PATH, BINARY))
                 for path, data in zip(*columns, strict=True):
                     yield ArchiveRow(index, path, data)
@@ -57,6 +61,15 @@ def rows(file: ArchiveFile) -> Iterator[ArchiveRow]:
             if e.errno is not None:
                 raise
             raise NotArchiveError(f"cannot be read after row {index:,}: {e}") from None
+
+
+def _batches(table: Any) -> Iterator[Any]:
+    for number in range(table.num_row_groups):
+        group = table.metadata.row_group(number)
+        columns = [group.column(i) for i in range(group.num_columns)]
+        size = sum(c.total_uncompressed_size for c in columns if c.path_in_schema in (PATH, BINARY))
+        count = max(1, min(BATCH, IN_MEMORY // max(1, size)))
+        yield from table.iter_batches(count, [number], columns=[PATH, BINARY], use_threads=False)
 
 
 def _check_columns(schema: Any) -> None:

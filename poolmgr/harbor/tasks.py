@@ -77,6 +77,8 @@ def _config(tree: Tree) -> TaskConfig | Finding:
 def _incomplete(tree: Tree, task: TaskConfig) -> Finding | None:
     """The first thing that a task must have and this one lacks."""
     if not task.environment.docker_image and tree.final_kind(ENVIRONMENT) is not Kind.FOLDER:
+        if tree.kind(ENVIRONMENT) is Kind.LINK:
+            return finding("task-incomplete", _link_trouble(tree))
         return finding("task-incomplete", "no environment/ folder, and no [environment].docker_image")
     if not task.steps and tree.final_kind("instruction.md") is None:
         return finding("task-incomplete", "no instruction.md")
@@ -85,6 +87,15 @@ def _incomplete(tree: Tree, task: TaskConfig) -> Finding | None:
             if tree.final_kind(path) is None:
                 return finding("task-incomplete", f"no {path}")
     return None
+
+
+def _link_trouble(tree: Tree) -> str:
+    """Why the link ``environment`` gives no folder. Harbor follows it wherever it leads."""
+    try:
+        tree.resolve(ENVIRONMENT)
+    except OutwardLinkError as e:
+        return f"{e}; no link is followed out of a task"
+    return f"the link {ENVIRONMENT!r} to {tree.target(ENVIRONMENT)!r} leads to no folder"
 
 
 def _loose_links(tree: Tree, task: TaskConfig) -> Finding | None:

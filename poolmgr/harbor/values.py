@@ -92,7 +92,7 @@ N = TypeVar("N")
 
 
 def _from_text(value: object, where: str, key: str, read: Callable[[str], N]) -> N:
-    if isinstance(value, str):
+    if isinstance(value, str) and value.isascii():
         try:
             return read(value)
         except ValueError:

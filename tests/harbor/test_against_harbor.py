@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from poolmgr.harbor import config
@@ -148,6 +148,8 @@ def tomls(draw: st.DrawFn) -> str:
 
 @settings(ORDINARY, max_examples=400)
 @given(text=tomls())
+@example(text='[agent]\ntimeout_sec = "\u0663"\n')
+@example(text='[environment]\ngpus = "\u0663"\n')
 def test_task_toml_is_refused_when_harbor_refuses_it(harbor: Harbor, text: str, tmp_path: Path) -> None:
     path = tmp_path / "task.toml"
     path.write_text(text)

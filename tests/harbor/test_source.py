@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from poolmgr.errors import DatasetInvalidError
+from poolmgr.harbor import parquet
 from poolmgr.harbor.archive import Limits
 from poolmgr.harbor.package import package_digest
 from poolmgr.harbor.source import discover, tasks
@@ -320,3 +321,38 @@ def test_without_the_parser_tasks_are_counted_and_that_is_said(
         assert item.environments[0].hash is not None
         assert [f.code for f in item.environments[0].findings] == ["not-checked"]
     assert item.environments[0].hashes[Scheme.BUILD] is None
+
+
+def test_one_large_cell_that_many_rows_share_is_read_a_few_rows_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pyarrow as pa
+
+    cell = bytes(4 << 20)
+    path = write_parquet(tmp_path / "a.parquet", [(f"t{n}", cell) for n in range(parquet.BATCH)])
+    assert path.stat().st_size < 300_000
+    monkeypatch.setattr(parquet, "IN_MEMORY", 2 * len(cell) + 1000)
+    before = pa.total_allocated_bytes()
+    held = []
+    for row in parquet.rows(parquet.ArchiveFile("a", lambda: path.open("rb"))):
+        assert row.data == cell
+        held.append(pa.total_allocated_bytes() - before)
+    assert len(held) == parquet.BATCH
+    assert max(held) < 5 * len(cell)
+
+
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [("../b/environment", "no link is followed out of a task"), ("gone", "leads to no folder")],
+)
+def test_an_environment_that_is_a_link_elsewhere_is_told_from_none(
+    tmp_path: Path, target: str, why: str
+) -> None:
+    write_task(tmp_path / "set" / "b")
+    folder = write_task(tmp_path / "set" / "a")
+    (folder / "environment").rename(tmp_path / "old")
+    (folder / "environment").symlink_to(target)
+    items = read(tmp_path / "set")
+    assert codes(items) == {"a": "task-incomplete", "b": "ok"}
+    assert isinstance(items[0], NotTask)
+    assert why in items[0].finding.message

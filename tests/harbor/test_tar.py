@@ -171,6 +171,24 @@ def test_a_bomb_is_refused() -> None:
         open_archive(one("x", before="l"), Limits(members=1))
 
 
+def test_few_members_that_need_many_folders_are_refused() -> None:
+    bomb = pack([(f"{n}/" + "a/" * 2000 + "f", b"") for n in range(40)])
+    assert len(gzip.compress(bomb)) < 10_000
+    with pytest.raises(ArchiveError, match="characters together"):
+        open_archive(bomb, Limits())
+    with pytest.raises(ArchiveError, match="more than 1,000 files and folders"):
+        open_archive(pack([("a/" * 600 + "f", b""), ("b/" * 600 + "f", b"")]), Limits(members=1000))
+    deep = open_archive(pack([("a/" * 600 + "f", b"x")]), Limits(members=601))
+    assert len(deep.entries("")) == 601
+
+
+@pytest.mark.parametrize("name", ["", ".", "./", "/", "a/.."])
+def test_a_file_that_names_no_place_is_refused(name: str) -> None:
+    with pytest.raises(ArchiveError, match=r"names the task's own folder|leaves the task"):
+        open_archive(one(name), Limits())
+    open_archive(one("./", tarfile.DIRTYPE), Limits())
+
+
 @pytest.mark.parametrize("compress", [True, False])
 def test_links_modes_and_empty_folders_keep_their_meaning(tmp_path: Path, compress: bool) -> None:
     folder = write_task(tmp_path / "t", {"Dockerfile": "FROM a\n", "run.sh": "x", "big": "y" * 3_000_000})
