@@ -2,7 +2,8 @@
 for each other.
 
 A process that helps ends with the one that started it, however that one ends: else it would wait
-for work for ever. Ctrl-C is left to the one that started it, which tells what was done.
+for work for ever. Ctrl-C is left to the one that started it, which tells what was done: those that help
+never see it, from their first moment on.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import multiprocessing.connection
 import os
 import signal
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from typing import TypeVar
 
 from poolmgr.errors import ToolFailedError
@@ -24,6 +27,8 @@ C = TypeVar("C")
 R = TypeVar("R")
 AHEAD = 3
 """Chunks that are handed out for each process before the first is done: what memory is bounded by."""
+GRACE = 0.5
+"""Seconds for a signal that ended a helper to arrive here as well, as Slurm sends it to all."""
 
 
 def spread(work: Callable[[C], R], chunks: Iterable[C], jobs: int) -> Iterator[R]:
@@ -39,12 +44,14 @@ def spread(work: Callable[[C], R], chunks: Iterable[C], jobs: int) -> Iterator[R
     pending: deque[Future[R]] = deque()
     try:
         for chunk in chunks:
-            pending.append(pool.submit(work, chunk))
+            with _no_ctrl_c():
+                pending.append(pool.submit(work, chunk))
             if len(pending) > jobs * AHEAD:
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
     except BrokenProcessPool:
+        time.sleep(GRACE)
         raise ToolFailedError(
             "one of the processes that share the work was killed",
             hint="is memory short? -j 1 does all in one process",
@@ -53,8 +60,17 @@ def spread(work: Callable[[C], R], chunks: Iterable[C], jobs: int) -> Iterator[R
         pool.shutdown(wait=True, cancel_futures=True)
 
 
+@contextmanager
+def _no_ctrl_c() -> Iterator[None]:
+    """What is started here inherits that Ctrl-C is blocked; to this process it comes a little later."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _begin() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()

@@ -70,6 +70,32 @@ def test_a_helper_ends_with_a_parent_that_is_killed_and_not_by_ctrl_c() -> None:
     raise AssertionError(f"process {helper} outlived the one that started it")
 
 
+STOPPED = """
+import time
+from poolmgr.ops.processes import spread
+print("begun", flush=True)
+try:
+    list(spread(time.sleep, [0.2] * 100, 2))
+except KeyboardInterrupt:
+    print("stopped", flush=True)
+"""
+
+
+@pytest.mark.parametrize("after", [0.02, 0.06, 0.1, 0.15, 0.3])
+def test_ctrl_c_for_all_is_quiet_even_while_helpers_start(after: float) -> None:
+    """A terminal sends Ctrl-C to every process of the command."""
+    with subprocess.Popen(
+        [sys.executable, "-c", STOPPED], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    ) as parent:  # fmt: skip
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "begun\n"
+        time.sleep(after)
+        os.killpg(parent.pid, signal.SIGINT)
+        out, err = parent.communicate(timeout=60)
+    assert (out, err) == ("stopped\n", "")
+
+
 def test_verify_finds_the_same_by_processes_as_by_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
