@@ -334,7 +334,12 @@ _define("sq-decompress", _E, "A compressed block does not unpack.", _BROKEN)
 _define("sq-options", _E, "The compressor's options are impossible.", _BROKEN)
 
 # --- its tables (sif/tables, level tables) ----------------------------------------------------------
-_define("sq-bomb", _E, "The metadata unpacks to far more than a file of this size needs.", "Do not use it.")
+_define(
+    "sq-bomb",
+    _E,
+    "The metadata unpacks to or names far more than a file of this size needs.",
+    "Do not use it.",
+)
 _define("sq-inode", _E, "An inode is impossible, or their number is wrong.", _BROKEN)
 _define("sq-directory", _E, "A directory or one of its entries is impossible.", _BROKEN)
 _define("sq-reference", _E, "A reference leads to no metadata.", _BROKEN)

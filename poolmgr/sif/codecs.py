@@ -18,6 +18,10 @@ NAMES = {GZIP: "gzip", LZMA: "lzma", LZO: "lzo", XZ: "xz", LZ4: "lz4", ZSTD: "zs
 CHECKSUMMED = frozenset({GZIP, XZ})
 """adler32 and crc32 in every block; the others carry nothing (facts: sif section 2)."""
 _XZ_MEMORY = 64 << 20
+NO_LIMIT = 1 << 62
+_LZMA2, _DELTA = 0x21, 3
+_XZ_CHECKS = (b"\0\0", b"\0\1")
+"""No check, crc32: the kernel's decoder has no other."""
 
 
 class CodecError(Exception):
@@ -34,8 +38,14 @@ class Codec(Protocol):
         ...
 
 
-def open_codec(number: int) -> Codec:
-    """A codec for one thread. ``MissingCodecError`` when its library is absent, ``KeyError`` when unknown."""
+def open_codec(number: int, window: int = NO_LIMIT) -> Codec:
+    """A codec for one thread. ``MissingCodecError`` when its library is absent, ``KeyError`` when unknown.
+
+    ``window`` is the room that the kernel has for an xz dictionary or a zstd window: what needs more
+    is refused, as the kernel does.
+    """
+    if number in _WINDOWED:
+        return _WINDOWED[number](window)
     return _OPEN[number]()
 
 
@@ -76,16 +86,54 @@ def _zlib() -> Codec:
     return unpack
 
 
-def _xz() -> Codec:
+def _xz(window: int) -> Codec:
     def unpack(data: bytes | memoryview, limit: int) -> bytes:
         stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY)
         try:
             out = stream.decompress(data, limit + 1)
         except (lzma.LZMAError, ValueError) as e:
             raise CodecError(f"xz: {e}") from None
-        return _whole(out, stream, limit)
+        out = _whole(out, stream, limit)
+        _kernel_reads(bytes(data[:64]), window)
+        return out
 
     return unpack
+
+
+def _kernel_reads(head: bytes, window: int) -> None:
+    """Whether the kernel's xz decoder takes a stream that begins with ``head``, which unpacked here.
+
+    Its dictionary was allocated at the mount, it knows no delta filter, and no checks but crc32.
+    """
+    if head[6:8] not in _XZ_CHECKS:
+        raise CodecError("xz: a check that no kernel reads; only crc32 is")
+    flags, at = head[13], 14
+    for present in (flags & 0x40, flags & 0x80):  # the sizes of the block
+        if present:
+            _, at = _number(head, at)
+    for _ in range((flags & 3) + 1):
+        kind, at = _number(head, at)
+        size, at = _number(head, at)
+        if kind == _DELTA:
+            raise CodecError("xz: a delta filter, which no kernel reads")
+        if kind == _LZMA2:
+            bits = head[at]
+            need = (2 | bits & 1) << (bits // 2 + 11)
+            if need > window:
+                raise CodecError(f"xz: needs a dictionary of {need} bytes, the kernel keeps {window}")
+        at += size
+
+
+def _number(data: bytes, at: int) -> tuple[int, int]:
+    """(number of variable length at ``at``, position after it)."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return value, at
 
 
 def _lzma() -> Codec:
@@ -134,20 +182,24 @@ def _lz4() -> Codec:
     return unpack
 
 
-def _zstd() -> Codec:
+def _zstd(window: int) -> Codec:
     try:
         import zstandard
     except ImportError:
         raise MissingCodecError("zstd support is not installed (pip install zstandard)") from None
     decoder = zstandard.ZstdDecompressor()
     size_of = zstandard.frame_content_size
+    parameters = zstandard.get_frame_parameters
 
     def unpack(data: bytes | memoryview, limit: int) -> bytes:
         try:
             # the promised size would be allocated unseen
             if size_of(data) > limit:
                 raise CodecError(f"unpacks to more than {limit} bytes")
-            return decoder.decompress(data, max_output_size=limit, allow_extra_data=False)
+            out = decoder.decompress(data, max_output_size=limit, allow_extra_data=False)
+            if (need := parameters(data).window_size) > window:
+                raise CodecError(f"zstd: needs a window of {need} bytes, the kernel keeps {window}")
+            return out
         except (zstandard.ZstdError, ValueError) as e:
             raise CodecError(f"zstd: {e}") from None
 
@@ -194,7 +246,6 @@ _OPEN: dict[int, Callable[[], Codec]] = {
     GZIP: _zlib,
     LZMA: _lzma,
     LZO: _lzo,
-    XZ: _xz,
     LZ4: _lz4,
-    ZSTD: _zstd,
 }
+_WINDOWED: dict[int, Callable[[int], Codec]] = {XZ: _xz, ZSTD: _zstd}

@@ -229,14 +229,15 @@ class _Unpacker:
         ]
         self.local = threading.local()
 
-    def codec(self, compressor: int) -> Codec:
+    def codec(self, number: int) -> Codec:
+        """This thread's codec for the filesystem of that number."""
         try:
             held: dict[int, Codec] = self.local.codecs
         except AttributeError:
             held = self.local.codecs = {}
-        if compressor not in held:
-            held[compressor] = codecs.open_codec(compressor)
-        return held[compressor]
+        if number not in held:
+            held[number] = self.filesystems[number].tables.fs.codec()
+        return held[number]
 
     def __call__(self, piece: _Piece, data: memoryview) -> Outcome:
         outcome = Outcome()
@@ -256,7 +257,7 @@ class _Unpacker:
             got = size
             if not stored:
                 try:
-                    got = len(self.codec(sb.compressor)(data[start : start + size], sb.block_size))
+                    got = len(self.codec(number)(data[start : start + size], sb.block_size))
                 except CodecError as e:
                     trouble = f"does not unpack: {e}"
             if not trouble and ((wanted is not None and got != wanted) or got < least):

@@ -10,6 +10,7 @@ from poolmgr.sif.metadata import Table
 from poolmgr.sif.squashfs import METADATA, DamageError
 
 _RUN = struct.Struct("<III").unpack_from
+_INDEX = struct.Struct("<III").unpack_from
 _ENTRY = 9
 """Bytes of an entry (offset, difference of the number, type, length less one) and the least of a name."""
 _ENTRIES = tuple(struct.Struct(f"<HhHH{size + 1}s").unpack_from for size in range(MAX_NAME))
@@ -22,6 +23,7 @@ def check_directories(root_ref: int, table: Table, inodes: Inodes) -> None:
     """Read every listing. Raises ``DamageError`` at the first thing that cannot be."""
     data, limit = table.data, len(table.data)
     refs, types, listings, places = inodes.refs, inodes.types, inodes.listings, table.index
+    lookups = inodes.lookups
     reached = bytearray(len(refs))
     parent_of = array("I", bytes(4 * len(refs)))
     names: list[bytes] = []
@@ -35,14 +37,19 @@ def check_directories(root_ref: int, table: Table, inodes: Inodes) -> None:
         if length < 3 or left < 0:
             raise DamageError("sq-directory", f"directory {number}: a size of {length}, or shared bytes")
         if length == 3:
+            if number in lookups:
+                raise _wrong_index(number)
             continue
         at = places.get(block, limit) + offset
         end = at + length - 3
         if end > limit or offset >= METADATA:
             raise DamageError("sq-directory", f"directory {number}: its listing leaves the table")
         last = b""
+        runs: list[int] | None = [] if number in lookups else None
         try:
             while at < end:
+                if runs is not None:
+                    runs.append(at)
                 count, start, base = _RUN(data, at)
                 if count >= MAX_NAME:
                     raise DamageError("sq-directory", f"directory {number}: a run of {count + 1} entries")
@@ -70,6 +77,8 @@ def check_directories(root_ref: int, table: Table, inodes: Inodes) -> None:
             raise DamageError("sq-directory", f"directory {number}: its listing is cut off") from None
         if at != end:
             raise DamageError("sq-directory", f"directory {number}: its listing ends at {at}, not at {end}")
+        if runs is not None:
+            _check_index(inodes, number, table, runs)
         if len(names) > MANY:
             _check_names(names)
             names.clear()
@@ -84,6 +93,29 @@ def check_directories(root_ref: int, table: Table, inodes: Inodes) -> None:
 
 def _no_inode(number: int, name: bytes) -> DamageError:
     return DamageError("sq-directory", f"directory {number}: the entry {name!r} leads to no such inode")
+
+
+def _check_index(inodes: Inodes, number: int, table: Table, runs: list[int]) -> None:
+    """The index by which the kernel finds a name: each entry leads to the run that begins with its name.
+
+    ``runs`` are the positions of the runs in the table; unsquashfs never looks at an index.
+    """
+    at, entries = inodes.lookups[number]
+    ahead = iter(runs)
+    for _ in range(entries):
+        distance, block, size = _INDEX(inodes.data, at)
+        name = inodes.data[at + 12 : at + 13 + size]
+        at += 13 + size
+        place = runs[0] + distance
+        if table.index.get(block) != place - place % METADATA or place not in ahead:
+            raise _wrong_index(number)
+        first = place + 12
+        if table.data[first + 8 : first + 9 + table.data[first + 6]] != name:
+            raise _wrong_index(number)
+
+
+def _wrong_index(number: int) -> DamageError:
+    return DamageError("sq-directory", f"directory {number}: its index does not lead to its entries")
 
 
 def _check_names(names: list[bytes]) -> None:

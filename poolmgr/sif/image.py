@@ -74,7 +74,8 @@ class Image:
                     gone.append(entry.path)
             _drop(view, gone)
             view.update(upper)
-        return dict(sorted(view.items(), key=lambda item: item[0].split("/")))
+        # as lists of names are sorted, without making millions of them
+        return dict(sorted(view.items(), key=lambda item: item[0].replace("/", "\0")))
 
     @cached_property
     def hidden(self) -> tuple[Entry, ...]:
@@ -203,16 +204,13 @@ def open_image(source: Source, where: str = "the image") -> Image:
 
 
 def _drop(view: dict[str, Entry], paths: list[str]) -> None:
-    """Take ``paths`` and all that lies below them out of the view."""
+    """Take ``paths`` and all below them out of the view, in which folders come before their content."""
     if not paths:
         return
     exact = set(paths)
-    doomed = []
+    doomed: dict[str, None] = {}
     for path in view:
-        at = path
-        while at and at not in exact:
-            at = at.rpartition("/")[0]
-        if at or ("" in exact):
-            doomed.append(path)
+        if path in exact or (path and path.rpartition("/")[0] in doomed):
+            doomed[path] = None
     for path in doomed:
         del view[path]

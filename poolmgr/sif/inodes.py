@@ -57,6 +57,10 @@ class Inodes:
     """Key of each data block -> bytes that it must unpack to."""
     listings: array[int] = field(default_factory=lambda: array("Q"))
     """``LISTING`` numbers a directory."""
+    lookups: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Directory with an index of its listing -> (position in ``data``, entries) of that index."""
+    data: bytes = b""
+    """The table itself."""
 
 
 def read_inodes(fs: Squashfs, table: Table, fragments: Sequence[tuple[int, int]]) -> Inodes:
@@ -69,6 +73,7 @@ def read_inodes(fs: Squashfs, table: Table, fragments: Sequence[tuple[int, int]]
         array("Q", bytes(8 * (sb.inodes + 1))),
         bytearray(sb.inodes + 1),
         array("I", bytes(4 * len(fragments))),
+        data=data,
     )
     refs, types, need, directories = out.refs, out.types, out.fragment_need, out.listings
     block_size, block_log = sb.block_size, sb.block_log
@@ -120,6 +125,8 @@ def read_inodes(fs: Squashfs, table: Table, fragments: Sequence[tuple[int, int]]
                         at += 4
                 elif kind == DIR + EXTENDED:
                     _, length, start, parent, entries, offset, xattr = _LDIR(data, at)
+                    if entries:
+                        out.lookups[number] = (at + 24, entries)
                     at = _skip_index(data, at + 24, entries, number)
                     directories.extend((number, start, offset, length, parent))
                 elif kind == REG + EXTENDED:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain
 
-from poolmgr.sif.codecs import LZMA, XZ, Codec, open_codec
+from poolmgr.sif.codecs import LZMA, XZ, Codec
 from poolmgr.sif.squashfs import METADATA, DamageError, Squashfs, unpack_block
 
 MAX_UNPACKED = 16 << 20
@@ -45,7 +45,7 @@ class Unpacker:
     def __init__(self, fs: Squashfs, threads: int = 1) -> None:
         self.fs = fs
         self.threads = threads
-        self.codec: Codec = open_codec(fs.sb.compressor)
+        self.codec: Codec = fs.codec()
         self.left = MAX_UNPACKED + MAX_RATIO * fs.sb.bytes_used
 
     def stream(self, name: str, start: int, end: int) -> Table:
@@ -103,7 +103,7 @@ class Unpacker:
             pool.shutdown(cancel_futures=True)
 
     def _several(self, packed: list[tuple[int, bool, bytes]]) -> list[tuple[int, bytes]]:
-        codec = open_codec(self.fs.sb.compressor)
+        codec = self.fs.codec()
         return [(at, body if stored else unpack_block(codec, at, body)) for at, stored, body in packed]
 
 

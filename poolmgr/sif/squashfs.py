@@ -32,6 +32,8 @@ NO_FRAGMENT = 0xFFFFFFFF
 NO_XATTR = 0xFFFFFFFF
 _TAIL = 4096
 COMP_OPTIONS = 0x400
+_OPTIONS = 8
+"""Bytes that the kernel wants of the options of xz and lz4."""
 
 
 class DamageError(Exception):
@@ -83,9 +85,15 @@ class Squashfs:
     id_index: tuple[int, ...] = ()
     export_index: tuple[int, ...] = ()
     fragment_index: tuple[int, ...] = ()
+    window: int = codecs.NO_LIMIT
+    """Bytes that the kernel keeps for an xz dictionary or a zstd window."""
     readahead: int = 0
     """Bytes that a read brings at least; 0 where only a few places are looked at."""
     _held: list[tuple[int, bytes]] = field(default_factory=list)
+
+    def codec(self) -> Codec:
+        """A codec for one thread; see ``open_codec``."""
+        return codecs.open_codec(self.sb.compressor, self.window)
 
     def hold(self, head: bytes) -> None:
         """Keep the filesystem's first bytes, which are here already."""
@@ -217,12 +225,16 @@ def _options(fs: Squashfs) -> None:
             raise DamageError("sq-options", f"compressor options of {length} bytes cannot be")
         raw = fs.read(SUPER.size + 2, length)
     value = int.from_bytes(raw[:4], "little")
+    if raw and len(raw) < _OPTIONS and sb.compressor in (codecs.XZ, codecs.LZ4):
+        raise DamageError("sq-options", f"options of {_OPTIONS} bytes expected, found {len(raw)}")
+    fs.window = max(sb.block_size, METADATA)
     if sb.compressor == codecs.LZ4 and value != 1:
         raise DamageError("sq-options", f"lz4 version 1 expected in the options, found {raw[:4]!r}")
     if sb.compressor == codecs.XZ and raw:
         low = value & -value
         if value not in (low, low * 3) or not value:
             raise DamageError("sq-options", f"an xz dictionary of {value} bytes cannot be")
+        fs.window = value
 
 
 def _indexes(fs: Squashfs) -> None:
@@ -291,7 +303,7 @@ def _index(
 def _root(fs: Squashfs) -> None:
     """The root inode can be read, and is a directory."""
     sb = fs.sb
-    codec = codecs.open_codec(sb.compressor)
+    codec = fs.codec()
     at, offset = sb.inode_table + (sb.root >> 16), sb.root & 0xFFFF
     if not sb.inode_table <= at < sb.directory_table:
         raise DamageError("sq-root", f"the root inode at {at} lies outside the inode table")

@@ -49,6 +49,10 @@ def read_tables(fs: Squashfs, *, threads: int = 1) -> Tables:
     unpacker = Unpacker(fs, threads)
     inodes = unpacker.stream("inode", sb.inode_table, sb.directory_table)
     directories = unpacker.stream("directory", sb.directory_table, _after_directories(fs))
+    if sb.fragments > sb.inodes or sb.ids > 2 * sb.inodes:  # unsquashfs refuses both
+        raise DamageError(
+            "sq-counts", f"{sb.fragments} fragments and {sb.ids} owners for {sb.inodes} inodes: too many"
+        )
     raw = unpacker.indexed("id", fs.id_index, sb.ids * 4, sb.id_table)
     ids = struct.unpack(f"<{sb.ids}I", raw)
     fragments = _fragments(unpacker)

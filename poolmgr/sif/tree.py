@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 
-from poolmgr.sif.codecs import Codec, CodecError, open_codec
+from poolmgr.sif.codecs import Codec, CodecError
 from poolmgr.sif.squashfs import NO_FRAGMENT, NO_XATTR, STORED_BLOCK, DamageError
 from poolmgr.sif.tables import Tables
 from poolmgr.sif.write_node import Kind
@@ -22,7 +22,10 @@ from poolmgr.sif.xattrs import PREFIXES, walk_xattrs
 MAX_PATH = 4096
 FEW_ENTRIES = 100_000
 BYTES_PER_ENTRY = 16
-"""A file of n bytes may have FEW_ENTRIES + n / BYTES_PER_ENTRY names; more would be a trick."""
+"""A file of n bytes may have FEW_ENTRIES + n / BYTES_PER_ENTRY names; more would be a trick …"""
+FEW_LETTERS = 16 << 20
+LETTERS_PER_BYTE = 4
+"""… and so would be paths of more than FEW_LETTERS + n * LETTERS_PER_BYTE letters in all."""
 _EXTENDED = 7
 _NONE: Mapping[str, bytes] = MappingProxyType({})
 
@@ -33,9 +36,14 @@ class Content:
 
     size: int
     start: int
-    words: tuple[int, ...]
+    packed: bytes
+    """The size words of its blocks, as the inode holds them: one object for any number of words."""
     fragment: int
     offset: int
+
+    @property
+    def words(self) -> tuple[int, ...]:
+        return struct.unpack(f"<{len(self.packed) // 4}I", self.packed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +93,7 @@ class FsTree:
     def __init__(self, tables: Tables, layer: int = 0) -> None:
         self.tables = tables
         self.layer = layer
-        self.codec: Codec = open_codec(tables.fs.sb.compressor)
+        self.codec: Codec = tables.fs.codec()
         self._fragment: tuple[int, bytes] = (-1, b"")
 
     def with_codec(self) -> FsTree:
@@ -95,13 +103,15 @@ class FsTree:
     def walk(self) -> Iterator[Entry]:
         """Every entry, a directory before what it holds, names in byte order; the root first."""
         left = FEW_ENTRIES + self.tables.fs.sb.bytes_used // BYTES_PER_ENTRY
+        letters = FEW_LETTERS + self.tables.fs.sb.bytes_used * LETTERS_PER_BYTE
         root = self._entry("", self._place(self.tables.fs.sb.root))
         yield root
         ahead = [self._names(root.path, self._place(self.tables.fs.sb.root))]
         while ahead:
             for path, place in ahead[-1]:
                 left -= 1
-                if left < 0:
+                letters -= len(path)
+                if left < 0 or letters < 0:
                     raise DamageError("sq-bomb", "more names than a file of this size can need")
                 entry = self._entry(path, place)
                 yield entry
@@ -201,8 +211,7 @@ class FsTree:
                 at += 16
             block = t.fs.sb.block_size
             count = -(-size // block) if fragment == NO_FRAGMENT else size // block
-            words = struct.unpack_from(f"<{count}I", data, at)
-            content = Content(size, start, words, fragment, offset)
+            content = Content(size, start, data[at : at + 4 * count], fragment, offset)
         elif kind is Kind.DIR:
             if extended:
                 xattr = struct.unpack_from("<I", data, at + 20)[0]

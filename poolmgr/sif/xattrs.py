@@ -9,6 +9,9 @@ from poolmgr.sif.metadata import Table, Unpacker
 from poolmgr.sif.squashfs import DamageError
 
 PREFIXES = (b"user.", b"trusted.", b"security.")
+FEW_XATTRS = 200_000
+BYTES_PER_XATTR = 16
+"""A file of n bytes may have FEW_XATTRS + n / BYTES_PER_XATTR xattrs; more would be a trick."""
 _OUT_OF_LINE = 0x100
 _SIZE = struct.Struct("<I").unpack_from
 
@@ -25,7 +28,11 @@ def read_xattrs(unpacker: Unpacker) -> tuple[Table | None, Sequence[XattrSet]]:
     table = unpacker.stream("xattr", fs.xattr_kv, fs.xattr_index[0])
     ids = tuple(struct.iter_unpack("<QII", raw))
     left = 2 * len(table.data) + 16
+    room = FEW_XATTRS + fs.sb.bytes_used // BYTES_PER_XATTR
     for number, (reference, count, size) in enumerate(ids):
+        room -= count
+        if room < 0:
+            raise DamageError("sq-bomb", "more xattrs than a file of this size can need")
         for _, key, value in walk_xattrs(table, reference, count):
             left -= len(key) + len(value) + 8
             if left < 0:
