@@ -30,7 +30,8 @@ def pack(folder: Path, archive: Path, dry_run: bool, limits: Limits, out: Output
     is overwritten. Exit 3 when something in the folder could not be packed.
     """
     if dry_run:
-        return _preview(folder, archive, out)
+        ops.to_pack(folder, archive)
+        return _preview(folder, archive, limits, out)
     return _report(ops.pack(folder, archive, limits=limits, progress=out.progress()), archive, "packed", out)
 
 
@@ -46,17 +47,18 @@ def unpack(archive: Path, folder: Path, dry_run: bool, limits: Limits, out: Outp
     Nothing is written outside it, and rows that cannot be trusted are refused, by name; exit 3 then.
     """
     if dry_run:
-        return _preview(archive, folder, out)
+        ops.to_unpack(archive, folder)
+        return _preview(archive, folder, limits, out)
     return _report(
         ops.unpack(archive, folder, limits=limits, progress=out.progress()), folder, "unpacked", out
     )
 
 
-def _preview(source: Path, target: Path, out: Output) -> Exit:
+def _preview(source: Path, target: Path, limits: Limits, out: Output) -> Exit:
     from poolmgr.ops.environments import count
     from poolmgr.plan.environments import union
 
-    found = union(count([str(source)], progress=out.progress()))
+    found = union(count([str(source)], limits=limits, progress=out.progress()))
     out.line(f"would write {text.counted(found.tasks, 'task')} of {source} to {target}")
     out.document({"kind": "env-pack", "dry_run": True, "tasks": found.tasks, "target": str(target)})
     return Exit.BAD if found.errors else Exit.GOOD

@@ -20,7 +20,7 @@ from pathlib import Path
 from poolmgr.errors import AlreadyExistsError, BadFileError, DestinationError, NothingComparedError
 from poolmgr.harbor.archive import ArchiveTree, Limits
 from poolmgr.harbor.parquet import BINARY, PATH
-from poolmgr.harbor.source import discover, tasks
+from poolmgr.harbor.source import Part, discover, name_trouble, tasks
 from poolmgr.harbor.tree import FolderTree, Kind, Tree, UnreadableError
 from poolmgr.model.environment import NotTask, Scheme, Task
 from poolmgr.ops.progress import Progress, Silent
@@ -53,12 +53,7 @@ def pack(
     task, ``BadFileError`` when the archive does not give back the environments that went in.
     """
     progress = progress or Silent()
-    _refuse_existing(target)
-    parts = discover(source)
-    if any(p.archive for p in parts) or len({p.dataset for p in parts}) > 1:
-        raise DestinationError(
-            f"{source} is no single folder of tasks", hint="pack one folder of task folders"
-        )
+    parts = to_pack(source, target)
     result = Packed()
     hashes: dict[str, tuple[str | None, ...]] = {}
     progress.begin("packing", files=sum(len(p.folders) for p in parts))
@@ -72,6 +67,9 @@ def pack(
                     result.not_tasks.append(item)
                     continue
                 assert isinstance(found.tree, FolderTree)
+                if trouble := name_trouble(item.name):
+                    result.refused.append((item.name, f"its name {trouble}"))
+                    continue
                 try:
                     writer.add(item.name, _tar(found.tree))
                 except UnreadableError as e:
@@ -89,6 +87,17 @@ def pack(
         temporary.unlink(missing_ok=True)
         progress.end()
     return result
+
+
+def to_pack(source: Path, target: Path) -> list[Part]:
+    """The parts of ``source``; an error where ``pack`` would refuse it or ``target`` unread."""
+    _refuse_existing(target)
+    parts = discover(source)
+    if any(p.archive for p in parts) or len({p.dataset for p in parts}) > 1:
+        raise DestinationError(
+            f"{source} is no single folder of tasks", hint="pack one folder of task folders"
+        )
+    return parts
 
 
 class _Writer:
@@ -192,21 +201,12 @@ def unpack(
     the rest is written. Raises ``AlreadyExistsError`` when ``target`` is there and not empty.
     """
     progress = progress or Silent()
-    if os.path.lexists(target) and not (
-        target.is_dir() and not target.is_symlink() and not any(target.iterdir())
-    ):
-        raise AlreadyExistsError(f"{target} is there already, and nothing is ever overwritten")
-    parts = discover(source)
-    if not all(p.archive for p in parts) or len({p.dataset for p in parts}) > 1:
-        raise DestinationError(
-            f"{source} is no archive of one dataset", hint="unpack sub-datasets one by one"
-        )
-    if not target.parent.is_dir():
-        raise DestinationError(f"{target.parent} is not a folder")
+    parts = to_unpack(source, target)
     sweep(target.parent)
     temporary = temp_name(target.parent)
     temporary.mkdir()
     result = Packed()
+    places = _Places()
     progress.begin("unpacking", files=0)
     try:
         for found in tasks(parts, HARBOR, limits):
@@ -214,11 +214,20 @@ def unpack(
                 result.not_tasks.append(found.item)
                 continue
             assert isinstance(found.tree, ArchiveTree)
+            name = found.item.name
+            if trouble := places.trouble(name):
+                result.refused.append((name, trouble))
+                continue
             try:
-                result.size += _lay(found.tree, temporary / found.item.name)
+                (temporary / name).mkdir(parents=True)
+            except OSError as e:
+                result.refused.append((name, f"no folder can be made for it: {e.strerror or e}"))
+                continue
+            try:
+                result.size += _lay(found.tree, temporary / name)
             except (OSError, ValueError, UnreadableError) as e:
-                result.refused.append((found.item.name, str(e)))
-                shutil.rmtree(temporary / found.item.name, ignore_errors=True)
+                result.refused.append((name, str(e).replace(f"{temporary}/", "")))
+                shutil.rmtree(temporary / name, ignore_errors=True)
                 continue
             result.tasks += 1
             progress.file_done(found.item.name)
@@ -237,11 +246,50 @@ def unpack(
     return result
 
 
+def to_unpack(source: Path, target: Path) -> list[Part]:
+    """The parts of ``source``; an error where ``unpack`` would refuse it or ``target`` unread."""
+    if os.path.lexists(target) and not (
+        target.is_dir() and not target.is_symlink() and not any(target.iterdir())
+    ):
+        raise AlreadyExistsError(f"{target} is there already, and nothing is ever overwritten")
+    parts = discover(source)
+    if not all(p.archive for p in parts) or len({p.dataset for p in parts}) > 1:
+        raise DestinationError(
+            f"{source} is no archive of one dataset", hint="unpack sub-datasets one by one"
+        )
+    if not target.parent.is_dir():
+        raise DestinationError(f"{target.parent} is not a folder")
+    return parts
+
+
+class _Places:
+    """The folders that tasks have taken: no task may lie in another one, under whose links it could leave."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, str] = {}
+        """Path, its case folded as some file systems do -> the task's own name."""
+        self._above: dict[str, str] = {}
+        """The same of the folders above: -> a task inside."""
+
+    def trouble(self, name: str) -> str | None:
+        """Why the task ``name`` gets no folder, or None: then it has it."""
+        if not {"", ".", ".."}.isdisjoint(name.split("/")):
+            return f"its path {name!r} is not written as a folder's plain path"
+        path = name.casefold()
+        above = [path[:i] for i, char in enumerate(path) if char == "/"]
+        if path in self._above:
+            return f"the task {self._above[path]!r} lies in it"
+        if inside := next((self._tasks[folder] for folder in above if folder in self._tasks), None):
+            return f"it lies in the task {inside!r}"
+        self._tasks[path] = name
+        self._above.update(dict.fromkeys(above, name))
+        return None
+
+
 def _lay(tree: Tree, folder: Path) -> int:
-    """Write one task; links come last, so that nothing is ever written through one."""
+    """Write one task into its new folder; links come last, so that nothing is ever written through one."""
     entries = tree.entries("")
     size = 0
-    folder.mkdir(parents=True)
     for path, kind in sorted(entries.items()):
         place = folder / path
         if kind is Kind.FOLDER:

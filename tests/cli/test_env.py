@@ -249,6 +249,62 @@ def test_unpack_refuses_bad_rows_and_writes_the_rest(tmp_path: Path, poolmgr: Ru
     assert not (tmp_path.parent / "out").exists()
 
 
+def test_unpack_puts_no_task_into_another_nor_through_its_links(tmp_path: Path, poolmgr: RunPoolmgr) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    linked = write_task(tmp_path / "linked")
+    (linked / "environment" / "l").symlink_to(outside)
+    plain = tar_of(write_task(tmp_path / "plain"))
+    names = ["a/environment/l/evil", "a/environment/evil", "a/tests", "b/c", "b", "B/C/d"]
+    write_parquet(tmp_path / "a.parquet", [("a", tar_of(linked)), *((name, plain) for name in names)])
+    done = poolmgr("env", "unpack", "a.parquet", "out")
+    assert done.returncode == 3
+    assert "unpacked 2 tasks" in done.stdout
+    for name in names[:3]:
+        assert f"left out: {name}: it lies in the task 'a'" in done.stdout
+    assert "left out: b: the task 'b/c' lies in it" in done.stdout
+    assert "left out: B/C/d: it lies in the task 'b/c'" in done.stdout
+    assert list(outside.iterdir()) == []
+    assert {p.name for p in (tmp_path / "out" / "a" / "environment").iterdir()} == {"Dockerfile", "l"}
+
+
+@pytest.mark.parametrize("name", [".", "./a", "a/.", "a/", "b//c", "b/./c"])
+def test_unpack_takes_nothing_away_for_a_row_whose_path_is_not_plain(
+    tmp_path: Path, poolmgr: RunPoolmgr, name: str
+) -> None:
+    task = tar_of(write_task(tmp_path / "t"))
+    write_parquet(tmp_path / "a.parquet", [("a", task), ("b/c", task), (name, task)])
+    done = poolmgr("env", "unpack", "a.parquet", "out")
+    assert done.returncode == 3
+    assert "unpacked 2 tasks" in done.stdout
+    assert "is not written as a folder's plain path" in done.stdout
+    assert (tmp_path / "out" / "a" / "task.toml").exists()
+    assert (tmp_path / "out" / "b" / "c" / "task.toml").exists()
+
+
+def test_pack_leaves_out_a_task_whose_name_cannot_be_stored(tmp_path: Path, poolmgr: RunPoolmgr) -> None:
+    write_task(tmp_path / "d" / "a")
+    write_task(tmp_path / "d" / "new\nline")
+    write_task(tmp_path / "d" / "bad\udcff")
+    done = poolmgr("env", "pack", "d", "x.parquet")
+    assert done.returncode == 3, done.stderr
+    assert "packed 1 task" in done.stdout
+    assert done.stdout.count("left out: ") == 2
+
+
+def test_a_dry_run_refuses_what_the_run_would_refuse(tmp_path: Path, poolmgr: RunPoolmgr) -> None:
+    write_task(tmp_path / "d" / "a")
+    assert poolmgr("env", "pack", "d", "x.parquet", "-n").returncode == 0
+    assert poolmgr("env", "pack", "d", "x.parquet").returncode == 0
+    assert poolmgr("env", "unpack", "x.parquet", "out", "-n").returncode == 0
+    for args in (
+        ("pack", "d", "x.parquet"), ("pack", "x.parquet", "y.parquet"), ("pack", "d", "none/y.parquet"),
+        ("unpack", "x.parquet", "d"), ("unpack", "d", "out"), ("unpack", "x.parquet", "none/out"),
+    ):  # fmt: skip
+        real, dry = poolmgr("env", *args), poolmgr("env", *args, "-n")
+        assert (dry.returncode, dry.stderr) == (real.returncode, real.stderr) != (0, ""), args
+
+
 def test_the_manifests_limit_holds_where_none_is_given(poolmgr: RunPoolmgr, tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / "tasks" / name / "environment").mkdir(parents=True)
