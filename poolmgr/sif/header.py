@@ -306,7 +306,8 @@ def is_oci(objects: Iterable[Descriptor]) -> bool:
 
 
 def _check_partition(d: Descriptor, where: str, found: list[Finding]) -> None:
-    if d.fstype not in FS_NAMES or (d.is_primary and d.fstype in (ARCHIVE, RAW)):
+    mounted = d.parttype in (PRIMARY, OVERLAY)
+    if d.fstype not in FS_NAMES or (mounted and d.fstype in (ARCHIVE, RAW)):
         found.append(
             finding("sif-part-fs", f"filesystem type {FS_NAMES.get(d.fstype, d.fstype)} cannot be run", where)
         )

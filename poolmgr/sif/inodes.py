@@ -29,13 +29,17 @@ EXTENDED = 7
 LEAST_FULL = 8
 """No compressor packs a whole block into fewer bytes."""
 MAX_NAME = 256
-MAX_TARGET = 65535
+MAX_TARGET = 4095
+"""Bytes of a link's target that Linux takes; of more than a page the kernel says 'Invalid argument'."""
+WRONG_HEAD = 0xF000FF00
+"""Bits that are in no type and no mode: the kernel refuses a mode that holds a type again."""
 LISTING = 5
 """Numbers kept of a directory: its inode, its listing's block, offset and size, its parent's inode."""
 
-_REG = struct.Struct("<HxxI4xIIIII").unpack_from  # both owners in one number; mode and time are free
-_DIR = struct.Struct("<HxxI4xII4xHHI").unpack_from
-_HEAD = struct.Struct("<HxxI4xI").unpack_from
+# type and mode in one number, both owners in another; the time is free
+_REG = struct.Struct("<II4xIIIII").unpack_from
+_DIR = struct.Struct("<II4xII4xHHI").unpack_from
+_HEAD = struct.Struct("<II4xI").unpack_from
 _TWO = struct.Struct("<II").unpack_from
 _ONE = struct.Struct("<I").unpack_from
 _LDIR = struct.Struct("<IIIIHHI").unpack_from
@@ -93,7 +97,7 @@ def read_inodes(fs: Squashfs, table: Table, fragments: Sequence[tuple[int, int]]
             place = at
             kind = data[at]
             if kind == REG:
-                kind, owner, number, start, fragment, offset, length = _REG(data, at)
+                head, owner, number, start, fragment, offset, length = _REG(data, at)
                 at += 32
                 if fragment < many_fragments and 0 < length < block_size:  # most files, most of the time
                     length += offset
@@ -108,11 +112,11 @@ def read_inodes(fs: Squashfs, table: Table, fragments: Sequence[tuple[int, int]]
                     at = blocks.add(number, start, length >> block_log, 0, at)
                     _need(need, number, fragment, offset, length & (block_size - 1), block_size)
             elif kind == DIR:
-                kind, owner, number, start, length, offset, parent = _DIR(data, at)
+                head, owner, number, start, length, offset, parent = _DIR(data, at)
                 at += 32
                 directories.extend((number, start, offset, length, parent))
             else:
-                kind, owner, number = _HEAD(data, at)
+                head, owner, number = _HEAD(data, at)
                 at += 16
                 xattr = NO_XATTR
                 if kind == SYMLINK or kind == SYMLINK + EXTENDED:
@@ -153,9 +157,10 @@ def read_inodes(fs: Squashfs, table: Table, fragments: Sequence[tuple[int, int]]
                     kind -= EXTENDED
                 if xattr != NO_XATTR and xattr >= xattrs:
                     raise DamageError("sq-inode", f"inode {number}: xattrs {xattr} of {xattrs}")
-            if kind > SOCKET or types[number]:
+            if head & WRONG_HEAD or types[number]:
                 raise DamageError(
-                    "sq-inode", f"number {number} or type {kind} of the inode at {place} of the table"
+                    "sq-inode",
+                    f"number {number}, type or mode {head:#x} of the inode at {place} of the table",
                 )
             if owner not in known:
                 owners.learn(number, owner)

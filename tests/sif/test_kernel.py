@@ -174,3 +174,37 @@ def test_long_paths_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(tree, "LETTERS_PER_BYTE", 0)
     with pytest.raises(DamageError, match="more names"):
         list(read.walk())
+
+
+def test_a_mode_that_holds_a_type_and_a_target_that_is_too_long(tmp_path: Path) -> None:
+    """The kernel refuses both inodes: 'Input/output error', 'Invalid argument'."""
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "long").symlink_to("a" * 4095)
+    (tmp_path / "root" / "file").write_bytes(b"x")
+    data = images.squash(tmp_path / "root", tmp_path / "x.sqfs", "gzip", "-noI").read_bytes()
+    assert codes(data) == set()
+    t = tables_of(data)
+    start = t.fs.sb.inode_table + 2
+    for number in range(1, len(t.refs)):
+        at = start + (t.refs[number] & 0xFFFF)
+        wrong = bytearray(data)
+        wrong[at + 3] |= 0x80
+        assert codes(bytes(wrong)) & {"sq-inode", "sq-root"}, number
+    longer = bytearray(data)
+    link = start + data[start:].index(struct.pack("<I", 4095) + b"aaaa")
+    struct.pack_into("<I", longer, link, 4096)
+    report = looked(bytes(longer), Level.TABLES)
+    assert "target of 4096 bytes" in str(report.findings[-1])
+
+
+@pytest.mark.parametrize("fstype", [3, 4])
+def test_an_overlay_that_apptainer_cannot_mount(tmp_path: Path, fstype: int) -> None:
+    """Raw: 'overlay image with unknown format'; an archive is passed over in silence."""
+    root = images.make_root(tmp_path / "root", files=1)
+    base = images.squash(root, tmp_path / "base.sqfs")
+    (tmp_path / "over").mkdir()
+    over = images.squash(tmp_path / "over", tmp_path / "over.sqfs")
+    data = bytearray(images.wrap(base, tmp_path / "x.sif", overlays=[over]).read_bytes())
+    assert looked(bytes(data)).verdict.passes
+    struct.pack_into("<i", data, 4096 + 585 + 201, fstype)
+    assert codes(bytes(data), Level.HEADER) == {"sif-part-fs"}
