@@ -26,7 +26,7 @@ COLUMN = 19
 
 @click.command("explain")
 @click.argument("datasets", nargs=-1, required=True, metavar="DATASET...")
-@click.option("--list", "everything", is_flag=True, help="Show every driver, not the first dozen.")
+@click.option("--list", "everything", is_flag=True, help="Show every driver and step, not the first ones.")
 @limits_option
 @options.output()
 def command(datasets: tuple[str, ...], everything: bool, limits: Limits, out: Output) -> Exit:
@@ -41,7 +41,7 @@ def command(datasets: tuple[str, ...], everything: bool, limits: Limits, out: Ou
     errors = [f for c in counts for f in c.errors]
     _head(out, explanation)
     _drivers(out, explanation, everything)
-    _steps(out, explanation)
+    _steps(out, explanation, everything)
     _floor(out, explanation)
     if unhashed:
         out.line(f"not explained: {text.counted(unhashed, 'environment')} that Harbor cannot hash")
@@ -98,13 +98,13 @@ def _wrap(out: Output, line: str, indent: int, style: str = "") -> None:
         out.line(out.styled(part, style) if style else part)
 
 
-def _steps(out: Output, e: Explanation) -> None:
+def _steps(out: Output, e: Explanation, everything: bool) -> None:
     if not e.steps:
         return
     out.line()
     out.line("the shortest way down, each step on top of the ones before:")
     before = e.environments
-    for step in e.steps:
+    for done, step in enumerate(e.steps, 1):
         names = " + ".join(text.name(name) for name in step.drivers[:3])
         more = f" + {len(step.drivers) - 3} more" if len(step.drivers) > 3 else ""
         line = f"  {before:,} → {step.remaining:,}: {names}{more} ({text.counted(step.values, 'value')})"
@@ -112,7 +112,9 @@ def _steps(out: Output, e: Explanation) -> None:
         for remedy in step.remedies:
             _wrap(out, f"      remedy: {remedy}", 14, "dim")
         before = step.remaining
-        if before <= DEFAULT_LIMIT:
+        if before <= DEFAULT_LIMIT and not everything and done < len(e.steps):
+            more = text.counted(len(e.steps) - done, "more step")
+            out.line(f"  {before:,} → {e.steps[-1].remaining:,}: {more} (--list)")
             break
 
 

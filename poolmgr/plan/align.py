@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
@@ -18,6 +18,7 @@ from poolmgr.model.dockerfile import Dockerfile, Instruction
 _TOKEN = re.compile(r"\s+|&&|\|\||[;|()]|[^\s;|()&]+|&")
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z-]*\Z")
 _IMAGE = re.compile(r"(?P<repository>.+?)(?::(?P<tag>[\w.-]+))?(?:@(?P<digest>\w+:\w+))?\Z")
+_VARIABLE = re.compile(r"\$\{?(\w+)")
 MAX_TOKENS = 2000
 """A longer instruction is compared as a whole."""
 
@@ -87,6 +88,15 @@ def coarse(instruction: Instruction) -> str:
         case _:
             detail = ""
     return f"{instruction.command} {detail}".rstrip()
+
+
+def base_arguments(aligned: Aligned, files: Iterable[Dockerfile]) -> frozenset[tuple[int, str]]:
+    """(slot, extra) of every ARG before the first FROM that a FROM names: it chooses the base image."""
+    froms = [i for file in files for i in file.instructions if i.command == "FROM"]
+    named = {f"ARG {name}" for i in froms for name in _VARIABLE.findall(i.text)}
+    commands = [i.command for i in aligned.reference.instructions]
+    first = commands.index("FROM") if "FROM" in commands else 0
+    return frozenset(place for place, i in aligned.shown.items() if place[0] < first and coarse(i) in named)
 
 
 def _slots(reference: tuple[str, ...], form: tuple[str, ...]) -> list[tuple[int, str]]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from poolmgr.model.dockerfile import Dockerfile, Instruction
 from poolmgr.plan import layout, wording
-from poolmgr.plan.align import Place, align, coarse
+from poolmgr.plan.align import Place, align, base_arguments, coarse
 from poolmgr.plan.wording import Kind, Remedy
 
 MAX_STEPS = 20
@@ -230,9 +230,10 @@ def _take_apart(
     if with_file:
         files = [e.parsed for e in environments if e.parsed is not None]
         aligned = align(files)
+        choosing = base_arguments(aligned, files)
         for n, parsed, texts in zip(with_file, files, aligned.texts, strict=True):
             for place, text in texts.items():
-                key = _key(place, aligned.shown, names, instructions)
+                key = _key(place, aligned.shown, choosing, names, instructions)
                 taken[n][key][place.part] = text
             for kind, text in layout.layout(environments[n].raw, parsed).items():
                 taken[n][(Kind.NOISE, kind)]["text"] = text
@@ -250,6 +251,7 @@ def _take_apart(
 def _key(
     place: Place,
     shown: Mapping[tuple[int, str], Instruction],
+    choosing: Set[tuple[int, str]],
     names: dict[Key, str],
     instructions: dict[Key, Instruction],
 ) -> Key:
@@ -258,7 +260,8 @@ def _key(
         key = (Kind.INSTRUCTION, place.extra)
         names[key] = place.extra
         return key
-    kind = Kind.BASE if instruction.command == "FROM" else Kind.INSTRUCTION
+    is_base = instruction.command == "FROM" or (place.slot, place.extra) in choosing
+    kind = Kind.BASE if is_base else Kind.INSTRUCTION
     key = (kind, f"{place.slot} {place.extra}")
     if key not in names:
         names[key] = f"{coarse(instruction)} (in some)" if place.extra else instruction.text

@@ -136,8 +136,8 @@ def remedy(
     if kind in (Kind.NOISE, Kind.UNREAD):
         return Remedy.DROP
     if kind in (Kind.BASE, Kind.IMAGE):
-        is_tags = classes and classes <= {"tag", "stage"} and values <= FEW_BASES
-        return Remedy.DEDICATED if is_tags else Remedy.NONE
+        is_tags = bool(classes) and (classes <= {"tag", "stage"} or name.startswith("ARG "))
+        return Remedy.DEDICATED if is_tags and values <= FEW_BASES else Remedy.NONE
     if kind is Kind.INSTRUCTION and installs(name) and classes <= {PACKAGES} | {"flag"}:
         return Remedy.RUN_TIME if _pins_conflict(varying.values()) else Remedy.UNION
     return Remedy.RUN_TIME

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tarfile
@@ -170,6 +171,15 @@ def test_diff_of_what_harbor_does_not_see(tmp_path: Path, poolmgr: RunPoolmgr) -
     assert "one environment" in done.stdout
     assert "mode 644 against 755, which no Harbor hash sees" in done.stdout
     assert "although Harbor takes them for one" in done.stdout
+
+
+def test_explain_says_that_there_are_more_steps(tmp_path: Path, poolmgr: RunPoolmgr) -> None:
+    for n in range(60):
+        text = f"FROM a\nRUN git checkout {n % 5:040x}\nRUN x {n % 4}\nRUN y {n % 3}\n"
+        write_task(tmp_path / "d" / f"t{n}", {"Dockerfile": text})
+    short = poolmgr("env", "explain", "d").stdout
+    assert re.search(r"  \d → 1: (1 more step|2 more steps) \(--list\)", short)
+    assert "more step" not in poolmgr("env", "explain", "d", "--list").stdout
 
 
 def test_pack_is_the_same_bytes_every_time_and_unpack_gives_all_back(

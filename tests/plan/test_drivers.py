@@ -244,3 +244,12 @@ def test_every_number_is_what_hashing_the_changed_environments_gives(made: list[
         assert step.remaining == left(environments, held)
     assert e.unread == left(environments, {"comment", "ends", "unread"})
     assert e.bases == left(environments, set(PARTS) - {"tag"})
+
+
+def test_an_argument_that_chooses_the_base_image_is_a_base() -> None:
+    e = told(
+        *[f"ARG V=3.{v}\nARG X={x}\nFROM python:${{V}}-slim\nARG V\n" for v in range(3) for x in range(2)]
+    )
+    found = {(d.kind, d.values, d.remaining, d.remedy) for d in e.drivers}
+    assert found == {(Kind.BASE, 3, 2, Remedy.DEDICATED), (Kind.INSTRUCTION, 2, 3, Remedy.RUN_TIME)}
+    assert e.bases == 3
