@@ -40,7 +40,12 @@ def count_pool(pool: str, variant: str, limit: int | None, out: Output, manifest
     over = limit is not None and found.blobs > limit
     if over:
         out.line(f"over the limit of {limit:,}")
+    facts = asdict(found)
+    if not found.with_sha256:
+        facts["sha256"] = None
+    if not found.with_tree:
+        facts["trees"] = None
     out.document(
-        {"kind": "env-count-variant", "variant": variant, "limit": limit, "passed": not over, **asdict(found)}
+        {"kind": "env-count-variant", "variant": variant, "limit": limit, "passed": not over, **facts}
     )
     return Exit.BAD if over else Exit.GOOD

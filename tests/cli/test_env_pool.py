@@ -51,6 +51,12 @@ def test_a_variant_is_counted_by_file_content_and_tree(pool: Path, poolmgr: RunP
     assert poolmgr("env", "count", "-p", pool, "--variant", "two", "--limit", 1).returncode == 3
 
 
+def test_what_no_file_has_on_record_is_null_and_not_0(pool: Path, poolmgr: RunPoolmgr) -> None:
+    (pool / "blobs.parquet").unlink()
+    found = json.loads(poolmgr("env", "count", "-p", pool, "--variant", "one", "--json").stdout)
+    assert (found["sha256"], found["with_sha256"], found["trees"], found["with_tree"]) == (None, 0, None, 0)
+
+
 def test_only_an_explicit_pool_means_a_pool(pool: Path, poolmgr: RunPoolmgr) -> None:
     done = poolmgr("env", "count", env={"POOLMGR_POOL": str(pool)})
     assert done.returncode == 2
