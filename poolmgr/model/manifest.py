@@ -26,6 +26,9 @@ ARCHS = ("386", "amd64", "arm", "arm64", "ppc64", "ppc64le", "mips", "mipsle", "
          "s390x", "riscv64", "loong64")  # fmt: skip
 _SECRET = re.compile(r"://([^/]*@|.*\?)")
 INSPECT = ("off", "available", "required")
+_DIGEST = re.compile(r"(sha-?\d+|md5|blake2[bs]?|xxh\w+):|[0-9a-f]{32,}$", re.IGNORECASE)
+"""What is meant as a digest, and would be taken for the name of a file."""
+BRACES = re.compile(r"\{[^/{}]*,[^/{}]*\}")
 NAMING_RULES = ("tmax", "apptainer", "harbor", "sha256")
 
 
@@ -137,12 +140,7 @@ class _Reader:
                 modules=self.texts(rules, where, "modules"),
             )
             self.no_secret(f"{where}.dataset", variants[name].dataset or "")
-            for entry in variants[name].forbid:
-                if entry.startswith("sha256:"):
-                    try:
-                        parse_sha256(entry)
-                    except ValueError as e:
-                        raise self.fail(f"{where}.forbid", str(e)) from None
+            self.content_rules(where, variants[name])
         aliases = self.table(raw, "aliases", None)
         for key, value in aliases.items():
             if not isinstance(value, str):
@@ -225,6 +223,28 @@ class _Reader:
         if value is not None and (not isinstance(value, str) or not value):
             raise self.fail(f"{where}.{key}", f"expected text, found {value!r}")
         return value
+
+    def content_rules(self, where: str, rules: VariantRules) -> None:
+        """Rules that no image could ever break, or obey, are mistakes: they would compare nothing."""
+        for key, entries in (("require", rules.require), ("forbid", rules.forbid)):
+            for entry in entries:
+                if key == "forbid" and entry.startswith("sha256:"):
+                    try:
+                        parse_sha256(entry)
+                    except ValueError as e:
+                        raise self.fail(f"{where}.{key}", str(e)) from None
+                elif _DIGEST.match(entry):
+                    hint = "for a content: forbid = ['sha256:<64 hex digits>']; a path begins with '/'"
+                    raise self.fail(f"{where}.{key}", f"a path expected, found the digest {entry!r}", hint)
+                elif ".." in entry.split("/"):
+                    raise self.fail(f"{where}.{key}", f"{entry!r}: no path in an image leads over '..'")
+                elif BRACES.search(entry):
+                    hint = "write one entry for each; wildcards are *, ?, […] and **"
+                    raise self.fail(f"{where}.{key}", f"{entry!r}: braces are no wildcard", hint)
+        for module in rules.modules:
+            if not all(part.isidentifier() for part in module.split(".")):
+                hint = "as it is imported: modules = ['yaml', 'google.protobuf']"
+                raise self.fail(f"{where}.modules", f"{module!r} is no name of a Python module", hint)
 
     def texts(self, table: Mapping[str, Any], where: str, key: str) -> tuple[str, ...]:
         value = table.get(key, [])

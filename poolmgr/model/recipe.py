@@ -14,6 +14,7 @@ from typing import Any
 from poolmgr.errors import RecipeInvalidError
 from poolmgr.model.digest import parse_sha256
 from poolmgr.model.index import nearest
+from poolmgr.model.manifest import BRACES
 from poolmgr.model.pin import Pin, combine, parse_pin
 
 SCHEMA = 1
@@ -304,6 +305,8 @@ class _Reader:
                     parse_sha256(rule)
                 except ValueError as e:
                     raise self.fail("expect", str(e), at=rule) from None
+            elif BRACES.search(rule):
+                raise self.fail("expect", f"{rule!r}: braces are no wildcard; write one entry each", at=rule)
             else:
                 self.image_path(rule, "expect")
         return result

@@ -120,6 +120,7 @@ STEP = '[[step]]\nremove = ["/x"]\n'
         (HEAD + STEP + '[tasks."t"]\npip = ["a==1"]\n', "only a base that is a variant"),
         (HEAD + STEP + '[expect]\nforbid = ["sha256:12"]\n', "64 hex"),
         (HEAD + STEP + '[expect]\nmodules = ["a-b"]\n', "name of a module"),
+        (HEAD + STEP + '[expect]\nforbid = ["/a/{b,c}"]\n', "braces are no wildcard"),
         (HEAD + STEP + "[expect]\nrum = 1\n", "unknown key"),
         (HEAD + 'method = "fast"\n' + STEP, "expected one of"),
     ],
