@@ -16,6 +16,9 @@ from poolmgr.harbor.tar import Member, TarError, members
 from poolmgr.harbor.tree import CHUNK, Kind, NamedTree, UnreadableError
 
 GZIP = b"\x1f\x8b"
+MAX_STREAMS = 1 << 15
+"""Gzip streams in one cell; bgzip makes one of 64 KiB."""
+PIECE = 64 << 10
 MAX_PATHS = 64 << 20
 """Characters of all paths in one task, of the folders above them too: a few members can need many folders."""
 KINDS = {"0": Kind.FILE, "1": Kind.FILE, "2": Kind.LINK, "5": Kind.FOLDER}
@@ -46,22 +49,37 @@ def open_archive(data: bytes, limits: Limits) -> ArchiveTree:
 
 
 def _gunzip(data: bytes, limit: int) -> bytes:
+    """All gzip streams in ``data``, one behind the other, a piece of input at a time.
+
+    What lies behind the end of a stream is copied out of the piece, so the time does not grow with
+    the square of their number.
+    """
     engine = _engine()
     parts: list[bytes] = []
-    total = 0
-    while data:
+    total = at = streams = 0
+    while at < len(data):
+        streams += 1
+        if streams > MAX_STREAMS:
+            raise ArchiveError(f"more than {MAX_STREAMS:,} gzip streams")
         stream: Any = engine.decompressobj(31)
-        try:
-            part = stream.decompress(data, limit + 1 - total)
-        except engine.error as e:
-            raise ArchiveError(f"not a sound gzip stream: {e}") from None
-        total += len(part)
-        if total > limit:
-            raise ArchiveError(f"unpacks to more than the {limit:,} bytes that a task may have")
-        if not stream.eof:
-            raise ArchiveError("the gzip stream is cut off")
-        parts.append(part)
-        data = stream.unused_data.lstrip(b"\0")
+        while not stream.eof:
+            if at == len(data):
+                raise ArchiveError("the gzip stream is cut off")
+            piece = data[at : at + PIECE]
+            try:
+                part = stream.decompress(piece, limit + 1 - total)
+            except engine.error as e:
+                raise ArchiveError(f"not a sound gzip stream: {e}") from None
+            at += len(piece)
+            total += len(part)
+            if total > limit:
+                raise ArchiveError(f"unpacks to more than the {limit:,} bytes that a task may have")
+            parts.append(part)
+        at -= len(stream.unused_data)
+        while at < len(data) and not (piece := data[at : at + PIECE].lstrip(b"\0")):
+            at += PIECE
+        if at < len(data):
+            at = min(at + PIECE, len(data)) - len(piece)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 

@@ -6,12 +6,14 @@ import contextlib
 import gzip
 import io
 import tarfile
+import zlib
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from poolmgr.harbor import archive
 from poolmgr.harbor.archive import ArchiveError, Limits, open_archive
 from poolmgr.harbor.tar import TarError, _check_sum, members
 from poolmgr.harbor.tree import FolderTree, Kind
@@ -169,6 +171,33 @@ def test_a_bomb_is_refused() -> None:
         open_archive(gzip.decompress(bomb), Limits(task_bytes=1_000_000))
     with pytest.raises(ArchiveError, match="more than 1 members"):
         open_archive(one("x", before="l"), Limits(members=1))
+
+
+@pytest.mark.parametrize("engine", ["zlib", "isal"])
+@pytest.mark.parametrize("piece", [1, 7, 100, 1 << 16])
+def test_gzip_streams_one_behind_the_other(monkeypatch: pytest.MonkeyPatch, engine: str, piece: int) -> None:
+    if engine == "zlib":
+        monkeypatch.setattr(archive, "_engine", lambda: zlib)
+    else:
+        pytest.importorskip("isal")
+    monkeypatch.setattr(archive, "PIECE", piece)
+    data = one("a" * 80) + bytes(3000)
+    streams = [gzip.compress(data[i : i + 700], mtime=0) for i in range(0, len(data), 700)]
+    empty = gzip.compress(b"", mtime=0)
+    for between in (b"", b"\0", b"\0" * 300, empty):
+        packed = between.join(streams) + between
+        assert archive._gunzip(packed, len(data)) == data
+        with pytest.raises(ArchiveError, match="unpacks to more"):
+            archive._gunzip(packed, len(data) - 1)
+        with pytest.raises(ArchiveError, match="cut off"):
+            archive._gunzip(packed + streams[0][:-1], len(data) + 700)
+        with pytest.raises(ArchiveError, match="not a sound gzip"):
+            archive._gunzip(packed + b"x" * 30, len(data) + 700)
+
+
+def test_very_many_gzip_streams_are_refused_in_time() -> None:
+    with pytest.raises(ArchiveError, match="more than 32,768 gzip streams"):
+        open_archive(gzip.compress(b"", mtime=0) * 400_000, Limits())
 
 
 def test_few_members_that_need_many_folders_are_refused() -> None:
