@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypedDict, Unpack
 
 from poolmgr.model.finding import Finding, Level, Severity, Verdict
-from poolmgr.sif.data import Digest, Filesystem, processors, read_through
+from poolmgr.sif.data import MAX_FINDINGS, Digest, Filesystem, processors, read_through
 from poolmgr.sif.header import (
     ARCHIVE,
     ENCRYPTED,
@@ -265,6 +265,14 @@ def _tables(run: _Run, mounted: Sequence[tuple[str, Squashfs]], threads: int | N
     return passed if run.close(Level.TABLES) else []
 
 
+def _few(findings: list[Finding]) -> list[Finding]:
+    """The first of them: one signature may name an object thousands of times."""
+    if len(findings) <= MAX_FINDINGS:
+        return findings
+    more = f"{len(findings) - MAX_FINDINGS} further digests on record do not agree either"
+    return [*findings[:MAX_FINDINGS], finding(findings[-1].code, more)]
+
+
 def _read(
     run: _Run,
     source: Source,
@@ -280,14 +288,14 @@ def _read(
     )
     recorded = recorded_digests(source, container) if followed else Recorded()
     whole = Digest(0, source.size) if hashing else None
-    digests = [e.digest for e in recorded.expected] + ([whole] if whole else [])
+    digests = [*recorded.digests.values(), *([whole] if whole else [])]
     outcome = read_through(source, filesystems or (), digests, threads=threads)
     complete = not any(f.code == "short-read" for f in outcome.findings)
-    run.findings += outcome.findings + recorded.findings
+    run.findings += outcome.findings + _few(recorded.findings)
     confirmed = False
     if complete:
         unequal = [f for e in recorded.expected if (f := e.compare()) is not None]
-        run.findings += unequal
+        run.findings += _few(unequal)
         if recorded.signatures or unequal:
             wrong = unequal or any(f.code.startswith("sig-") for f in recorded.findings)
             run.hashed = Verdict.BAD if wrong else Verdict.OK

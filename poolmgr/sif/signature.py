@@ -64,6 +64,15 @@ class Recorded:
     signatures: int = 0
     """How many were read."""
 
+    digests: dict[tuple[int, str], Digest] = field(default_factory=dict)
+    """Object and algorithm -> the one digest to feed, however often signatures name it."""
+
+    def digest(self, o: Descriptor, algorithm: str) -> Digest:
+        key = (o.id, algorithm)
+        if key not in self.digests:
+            self.digests[key] = Digest(o.offset, o.end, algorithm)
+        return self.digests[key]
+
     def confirms(self, container: Container) -> bool:
         """Whether every filesystem of the file is among the objects that have a digest."""
         known = {e.object_id for e in self.expected if e.code == "sig-object"}
@@ -85,7 +94,7 @@ def recorded_digests(source: Source, container: Container) -> Recorded:
                 algorithm, value = _parse(text)
             except _UnreadableError:
                 continue
-            digest = Digest(d.offset, d.end, algorithm)
+            digest = recorded.digest(d, algorithm)
             recorded.expected.append(
                 Expected(digest, value, "oci-digest", f"descriptor {d.id}", d.id, "its descriptor")
             )
@@ -102,10 +111,13 @@ def _signature(source: Source, container: Container, d: Descriptor, recorded: Re
         if len(covered) != 1:
             raise _UnreadableError(f"one old digest over {len(covered)} objects")
         algorithm = _OLD_ALGORITHMS.get(int.from_bytes(d.extra[:4], "little"), "")
-        algorithm, value = _parse(f"{algorithm}:{text[len(_OLD) :].split()[0].decode('ascii', 'replace')}")
+        words = text[len(_OLD) :].split()
+        if not words:
+            raise _UnreadableError("an old signature without its digest")
+        algorithm, value = _parse(f"{algorithm}:{words[0].decode('ascii', 'replace')}")
         o = covered[0]
         expected = Expected(
-            Digest(o.offset, o.end, algorithm), value, "sig-object", f"descriptor {o.id}", o.id, by
+            recorded.digest(o, algorithm), value, "sig-object", f"descriptor {o.id}", o.id, by
         )
         recorded.expected.append(expected)
         recorded.signatures += 1
@@ -115,7 +127,8 @@ def _signature(source: Source, container: Container, d: Descriptor, recorded: Re
         objects = body["objects"]
         header = _parse(body["header"]["digest"])
         signed = [
-            (int(o["relativeId"]), _parse(o["descriptorDigest"]), _parse(o["objectDigest"])) for o in objects
+            (_relative(o["relativeId"]), _parse(o["descriptorDigest"]), _parse(o["objectDigest"]))
+            for o in objects
         ]
     except (ValueError, KeyError, TypeError, RecursionError) as e:
         raise _UnreadableError(f"no digests could be read from it ({type(e).__name__})") from None
@@ -140,9 +153,15 @@ def _signature(source: Source, container: Container, d: Descriptor, recorded: Re
         )
         if _hash(descriptor_digest[0], packed) != descriptor_digest[1]:
             recorded.findings.append(finding("sig-descriptor", f"{by} was made over another one", where))
-        digest = Digest(o.offset, o.end, object_digest[0])
+        digest = recorded.digest(o, object_digest[0])
         recorded.expected.append(Expected(digest, object_digest[1], "sig-object", where, o.id, by))
     recorded.signatures += 1
+
+
+def _relative(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 32:
+        raise ValueError("no number of an object")
+    return value
 
 
 def _covered(container: Container, d: Descriptor) -> list[Descriptor]:

@@ -98,6 +98,17 @@ def test_truncation_in_the_signature_is_found_in_the_header(signed: dict[str, Pa
     assert codes(look(signed["pgp"].read_bytes()[:-10], Level.HEADER)) == {"sif-truncated"}
 
 
+def clear(*numbers: bytes) -> bytes:
+    """A clear signature over objects of these relative numbers, with digests of nothing."""
+    zeros = b"sha256:" + b"0" * 64
+    one = b'{"relativeId":%s,"descriptorDigest":"%s","objectDigest":"%s"}'
+    body = b",".join(one % (number, zeros, zeros) for number in numbers)
+    return (
+        b'-----BEGIN PGP SIGNED MESSAGE-----\n\n{"header":{"digest":"%s"},"objects":[%s]}\n'
+        b"-----BEGIN PGP SIGNATURE-----\n"
+    ) % (zeros, body)
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -109,6 +120,8 @@ def test_truncation_in_the_signature_is_found_in_the_header(signed: dict[str, Pa
         b'{"payload": "e30="}',
         b"{" * 5000,
         b"garbage",
+        *(clear(number) for number in (b"Infinity", b"1e999", b"NaN", b"-1", b'"0"', b"4294967296", b"true")),
+        b"-----BEGIN PGP SIGNED MESSAGE-----\n\nSIFHASH:\n\n-----BEGIN PGP SIGNATURE-----\n",
     ],
 )
 def test_a_signature_that_cannot_be_read_confirms_nothing(signed: dict[str, Path], body: bytes) -> None:
@@ -121,6 +134,22 @@ def test_a_signature_that_cannot_be_read_confirms_nothing(signed: dict[str, Path
     assert codes(report) == {"sig-unread", "data-partial"}
     assert report.verdict is Verdict.PARTIAL
     assert "hash" not in report.checks
+
+
+def test_an_object_that_is_named_many_times_is_hashed_once(signed: dict[str, Path]) -> None:
+    data = signed["pgp"].read_bytes()
+    signature = read_container(BytesSource(data)).objects[-1]
+    body = clear(*[b"0"] * 3000)
+    changed = bytearray(data[: signature.offset] + body)
+    struct.pack_into("<q", changed, 4096 + 585 * (signature.id - 1) + 25, len(body))
+    struct.pack_into("<q", changed, 120, len(changed) - struct.unpack_from("<q", changed, 112)[0])
+    source = BytesSource(bytes(changed))
+    recorded = recorded_digests(source, read_container(source))
+    assert (len(recorded.expected), len(recorded.digests)) == (3000, 1)
+    report = look(bytes(changed))
+    assert report.verdict is Verdict.BAD
+    assert {"sig-header", "sig-descriptor", "sig-object"} <= codes(report)
+    assert len(report.findings) < 30
 
 
 def test_oci_blobs_are_compared_with_their_descriptors(signed: dict[str, Path]) -> None:
