@@ -17,6 +17,8 @@ from poolmgr.model.finding import Finding, Level, Severity, Verdict
 from poolmgr.model.stamp import Stamp
 
 SCHEMA = 1
+_LAST = 1e12
+"""Seconds that no clock shows; a row of a later time would be the newest for ever."""
 LEVELS = tuple(level.value for level in Level)
 CHECKS = (*LEVELS, "hash", "inspect", "run")
 """The names a check may have: the levels, and the three beside them."""
@@ -99,7 +101,7 @@ class Attestation:
                 ),
                 arch=_optional(row.get("arch")),
                 versions=dict(row.get("versions", {})),
-                time=float(row["time"]),
+                time=_time(row["time"]),
                 placed=row.get("placed") is True,
             )
         except (KeyError, TypeError, AttributeError, RecursionError) as e:
@@ -188,6 +190,12 @@ def _int(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"integer expected, found {value!r}")
     return value
+
+
+def _time(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _LAST:
+        raise TypeError(f"a time in seconds expected, found {str(value)[:40]}")
+    return float(value)
 
 
 def _check(value: object) -> str:

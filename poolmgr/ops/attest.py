@@ -42,7 +42,7 @@ def load(folder: Path, pool: str | None) -> Attested:
     unreadable: list[str] = []
     foreign = 0
     try:
-        files = sorted(f for f in folder.iterdir() if f.suffix == ".jsonl")
+        files = sorted(f for f in folder.iterdir() if f.suffix == ".jsonl" and f.is_file())
     except (FileNotFoundError, NotADirectoryError):
         files = []
     for file in files:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -59,6 +60,7 @@ def good() -> dict[str, Any]:
         {"schema": 2}, {"schema": "1"}, {"kind": "lock"}, {"size": "10"}, {"size": True}, {"size": 1.5},
         {"checks": []}, {"checks": {"mount": "fine"}}, {"checks": {"other": "ok"}}, {"checks": None},
         {"sha256": 5}, {"sha256": "short"}, {"path": None}, {"pool": 1}, {"time": None}, {"time": "x"},
+        {"time": 10**400}, {"time": math.nan}, {"time": math.inf}, {"time": 1e13}, {"time": True},
         {"findings": 3}, {"findings": [3]}, {"findings": [{"code": "x"}]}, {"versions": 3}, {"arch": 1},
     ],
 )  # fmt: skip
