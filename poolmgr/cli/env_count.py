@@ -124,8 +124,9 @@ def _block(out: Output, c: Count, limit: int) -> None:
         )
     if c.unhashed:
         rows.append(("no hash", text.number(len(c.unhashed)), "environments that Harbor cannot hash"))
-    for scheme, found in sorted(c.others.items()):
-        rows.append((f"by {scheme}", text.number(len(found)), _compare(scheme, len(found), c.environments)))
+    for scheme in sorted(c.others.keys() | c.without.keys()):
+        found, without = len(c.others.get(scheme, ())), len(c.without.get(scheme, ()))
+        rows.append((f"by {scheme}", text.number(found), _compare(scheme, found, c.environments, without)))
     out.table(rows, right=[1], indent=2)
 
 
@@ -135,12 +136,17 @@ def _against(snapshots: int, limit: int) -> str:
     return f"within the limit of {limit:,}"
 
 
-def _compare(scheme: Scheme, found: int, harbor: int) -> str:
+def _compare(scheme: Scheme, found: int, harbor: int, without: int) -> str:
+    """``without``: how many of Harbor's have no hash by this scheme, and cannot be compared."""
     if scheme is Scheme.BUILD:
-        if found == harbor:
-            return "what builds really read: as many as Harbor counts"
-        word = "over" if found < harbor else "under"
-        return f"what builds really read: Harbor is {abs(harbor - found):,} {word}"
+        left = f"; {text.counted(without, 'environment')} without such a hash left out" if without else ""
+        if not found:
+            return f"what builds really read: nothing could be compared{left}"
+        over = harbor - without - found
+        if over == 0:
+            return f"what builds really read: as many as Harbor counts{left}"
+        word = "over" if over > 0 else "under"
+        return f"what builds really read: Harbor is {abs(over):,} {word}{left}"
     return {Scheme.LEGACY: "Harbor up to 0.17 and the forks"}.get(scheme, "the text of the Dockerfile alone")
 
 
@@ -228,6 +234,7 @@ def _numbers(c: Count) -> dict[str, Any]:
         "single_use": c.single_use,
         "conflicting_resources": len(c.conflicts),
         "by_scheme": {scheme.value: len(found) for scheme, found in sorted(c.others.items())},
+        "without_by_scheme": {scheme.value: len(found) for scheme, found in sorted(c.without.items())},
     }
 
 

@@ -69,6 +69,8 @@ class Count:
     """(dataset, task, finding) in order, those of ``not_tasks`` among them."""
     others: Mapping[Scheme, frozenset[str]]
     """Distinct hashes by every other scheme that was computed."""
+    without: Mapping[Scheme, frozenset[str]]
+    """Harbor's hashes of environments that have none by that scheme: their Dockerfile does not parse."""
     by_definition: Mapping[Definition, int]
     """How many environments, distinct by hash, are defined in each way."""
 
@@ -128,6 +130,7 @@ class Tally:
         self._unhashed: list[tuple[str, str, str]] = []
         self._findings: list[tuple[str, str, Finding]] = []
         self._others: dict[Scheme, set[str]] = {}
+        self._without: dict[Scheme, set[str]] = {}
 
     def add(self, item: Task | NotTask) -> None:
         if isinstance(item, NotTask):
@@ -142,10 +145,12 @@ class Tally:
 
     def _add(self, task: Task, environment: Environment) -> None:
         place = (task.dataset, task.name, environment.role)
-        for scheme, digest in environment.hashes.items():
-            if scheme is not Scheme.HARBOR and digest is not None:
-                self._others.setdefault(scheme, set()).add(digest)
         digest = environment.hash
+        for scheme, other in environment.hashes.items():
+            if scheme is not Scheme.HARBOR and other is not None:
+                self._others.setdefault(scheme, set()).add(other)
+            elif digest is not None and other is None:
+                self._without.setdefault(scheme, set()).add(digest)
         if digest is None:
             self._unhashed.append(place)
             return
@@ -172,6 +177,7 @@ class Tally:
             unhashed=tuple(self._unhashed),
             findings=tuple(self._findings),
             others={scheme: frozenset(found) for scheme, found in self._others.items()},
+            without={scheme: frozenset(found) for scheme, found in self._without.items()},
             by_definition=defined,
         )
 
@@ -202,7 +208,6 @@ def union(counts: Sequence[Count]) -> Count:
     defined: Counter[Definition] = Counter()
     for group in groups.values():
         defined.update(group.definitions)
-    schemes = {scheme for count in counts for scheme in count.others}
     return Count(
         name="together",
         tasks=sum(c.tasks for c in counts),
@@ -210,9 +215,15 @@ def union(counts: Sequence[Count]) -> Count:
         not_tasks=tuple(n for c in counts for n in c.not_tasks),
         unhashed=tuple(u for c in counts for u in c.unhashed),
         findings=tuple(f for c in counts for f in c.findings),
-        others={s: frozenset().union(*(c.others.get(s, frozenset()) for c in counts)) for s in schemes},
+        others=_united([c.others for c in counts]),
+        without=_united([c.without for c in counts]),
         by_definition=defined,
     )
+
+
+def _united(found: Sequence[Mapping[Scheme, frozenset[str]]]) -> dict[Scheme, frozenset[str]]:
+    schemes = {scheme for one in found for scheme in one}
+    return {s: frozenset().union(*(one.get(s, frozenset()) for one in found)) for s in schemes}
 
 
 def shared(counts: Sequence[Count]) -> dict[str, list[str]]:

@@ -173,6 +173,21 @@ def test_diff_of_what_harbor_does_not_see(tmp_path: Path, poolmgr: RunPoolmgr) -
     assert "although Harbor takes them for one" in done.stdout
 
 
+def test_what_has_no_build_hash_is_not_counted_as_one_that_harbor_has_too_many(
+    tmp_path: Path, poolmgr: RunPoolmgr
+) -> None:
+    texts = {"a": "FROM a\n", "b": "# b\nFROM a\n", "c": "FRM c\n"}
+    for name, text in texts.items():
+        write_task(tmp_path / "d" / name, {"Dockerfile": text})
+    write_task(tmp_path / "e" / "c", {"Dockerfile": texts["c"]})
+    said = poolmgr("env", "count", "d", "--scheme", "build").stdout
+    assert "by build        1  " in said
+    assert "Harbor is 1 over; 1 environment without such a hash left out" in said
+    assert "nothing could be compared" in poolmgr("env", "count", "e", "--scheme", "build").stdout
+    found = json.loads(poolmgr("env", "count", "d", "e", "--scheme", "build", "--json").stdout)
+    assert found["together"]["without_by_scheme"] == {"build": 1}
+
+
 def test_explain_says_that_there_are_more_steps(tmp_path: Path, poolmgr: RunPoolmgr) -> None:
     for n in range(60):
         text = f"FROM a\nRUN git checkout {n % 5:040x}\nRUN x {n % 4}\nRUN y {n % 3}\n"
