@@ -193,7 +193,7 @@ def _int(value: object) -> int:
 
 
 def _time(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _LAST:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _LAST:
         raise TypeError(f"a time in seconds expected, found {str(value)[:40]}")
     return float(value)
 
