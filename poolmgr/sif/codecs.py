@@ -18,6 +18,8 @@ NAMES = {GZIP: "gzip", LZMA: "lzma", LZO: "lzo", XZ: "xz", LZ4: "lz4", ZSTD: "zs
 CHECKSUMMED = frozenset({GZIP, XZ})
 """adler32 and crc32 in every block; the others carry nothing (facts: sif section 2)."""
 _XZ_MEMORY = 64 << 20
+_ZLIB_32K = 0x7F
+"""The first byte of a zlib stream is at most this: a window of 32 KiB and some method."""
 NO_LIMIT = 1 << 62
 _LZMA2, _DELTA = 0x21, 3
 _XZ_CHECKS = (b"\0\0", b"\0\1")
@@ -70,6 +72,8 @@ def _zlib() -> Codec:
         make, broken = isal_zlib.decompressobj, isal_zlib.error
 
     def unpack(data: bytes | memoryview, limit: int) -> bytes:
+        if len(data) and data[0] > _ZLIB_32K:  # isal does not look
+            raise CodecError("zlib: a window of more than 32 KiB")
         stream = make()
         try:
             out: bytes = stream.decompress(data, limit + 1)

@@ -130,6 +130,19 @@ def test_codecs_refuse_what_the_kernel_does() -> None:
         open_codec(codecs.ZSTD, 1 << 20)(frame, size)
 
 
+def test_a_zlib_window_that_zlib_refuses() -> None:
+    """isal, where it is installed, does not look at this; zlib and the kernel do."""
+    packed = zlib.compress(TEXT, 9)
+    gzip = open_codec(codecs.GZIP)
+    assert gzip(packed, len(TEXT)) == TEXT
+    for first in range(0x88, 0x100, 0x10):
+        wrong = bytes([first, -(first << 8) % 31]) + packed[2:]
+        with pytest.raises(zlib.error):
+            zlib.decompress(wrong)
+        with pytest.raises(CodecError):
+            gzip(wrong, len(TEXT))
+
+
 def test_more_owners_than_inodes_can_name(tmp_path: Path) -> None:
     data = squashed(tmp_path, "gzip", "-no-xattrs", "-no-exports")
     sb = superblock(data)
