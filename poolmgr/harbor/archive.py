@@ -38,10 +38,10 @@ class ArchiveError(Exception):
 
 def open_archive(data: bytes, limits: Limits) -> ArchiveTree:
     """The tree in ``data``, a tar or a gzipped tar; ``ArchiveError``."""
+    if len(data) > limits.task_bytes:
+        raise ArchiveError(f"{len(data):,} bytes, more than the {limits.task_bytes:,} that a task may have")
     if data.startswith(GZIP):
         data = _gunzip(data, limits.task_bytes)
-    elif len(data) > limits.task_bytes:
-        raise ArchiveError(f"{len(data):,} bytes, more than the {limits.task_bytes:,} that a task may have")
     try:
         return ArchiveTree(data, members(data, limit=limits.members), limits)
     except TarError as e:

@@ -24,7 +24,15 @@ Chunks = tuple[int, Iterator[bytes]]
 
 
 class NotHashableError(Exception):
-    """Harbor itself fails on this environment; the text says where."""
+    """Harbor itself fails on this environment; the text says where, and ``code`` is that of its finding."""
+
+    code = "env-not-utf8"
+
+
+class TooLargeError(NotHashableError):
+    """A file is too large for the hash."""
+
+    code = "env-too-large"
 
 
 def hashed_files(entries: dict[str, Kind]) -> list[str]:
@@ -84,7 +92,7 @@ def legacy_hash(tree: Tree, base: str, entries: dict[str, Kind]) -> str:
         name = _utf8(path)
         size, content = tree.chunks(source)
         if size >= LARGE:
-            raise NotHashableError(f"{path}: 4 GiB or more, on which Harbor up to 0.22 fails")
+            raise TooLargeError(f"{path}: 4 GiB or more, on which Harbor up to 0.22 fails")
         digest.update(b"%b%b%b" % (len(name).to_bytes(4, "big"), name, size.to_bytes(4, "big")))
         for chunk in content:
             digest.update(chunk)

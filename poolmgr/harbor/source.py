@@ -136,6 +136,13 @@ class Work:
     digest: str | None = None
     """What the task's package digest must be; None where nobody recorded one."""
 
+    def slim(self, limits: Limits) -> Work:
+        """The same for another process, to which nothing is sent that is too large to be a task."""
+        if self.data is None or len(self.data) <= limits.task_bytes:
+            return self
+        trouble = f"{len(self.data):,} bytes, more than the {limits.task_bytes:,} that a task may have"
+        return Work(self.place, refused=_not(self.place, "bad-archive-row", trouble))
+
     def open(self, schemes: frozenset[Scheme], limits: Limits) -> Found:
         """The task, or why it is none."""
         if self.refused is not None:

@@ -206,7 +206,7 @@ class _Reader:
             except UnreadableError as e:
                 self._once(finding("env-unreadable", str(e)))
             except envhash.NotHashableError as e:
-                self._once(finding("env-not-utf8", str(e)))
+                self._once(finding(e.code, str(e)))
             except OutwardLinkError:
                 continue  # already said by _look_at_entries
             except dockerfile.DockerfileError as e:

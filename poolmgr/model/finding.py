@@ -391,6 +391,12 @@ _define(
     "Restore the files, or record the change: 'harbor sync' writes the digests again.",
 )
 _define("duplicate-task", _E, "Two tasks of one dataset have one name.", "Rename or drop one of them.")
+_define(
+    "bad-dataset",
+    _E,
+    "Nothing at this address is or could hold a task.",
+    "Correct the address; see the message.",
+)
 _define("bad-archive", _E, "A Parquet file that is no task archive.", "See the message; pack it again.")
 _define(
     "bad-archive-row", _E, "A row of a task archive that cannot be read or trusted.", "Pack the task again."
@@ -403,6 +409,12 @@ _define(
 )
 _define(
     "env-unreadable", _E, "A file of the environment cannot be read, so it has no hash.", "See the message."
+)
+_define(
+    "env-too-large",
+    _E,
+    "A file of 4 GiB or more, on which the hash of Harbor up to 0.22 fails.",
+    "Take the file out of the environment, or use a newer Harbor.",
 )
 _define(
     "env-not-utf8",

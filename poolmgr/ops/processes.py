@@ -31,8 +31,17 @@ GRACE = 0.5
 """Seconds for a signal that ended a helper to arrive here as well, as Slurm sends it to all."""
 
 
-def spread(work: Callable[[C], R], chunks: Iterable[C], jobs: int) -> Iterator[R]:
+def spread(
+    work: Callable[[C], R],
+    chunks: Iterable[C],
+    jobs: int,
+    *,
+    size: Callable[[C], int] = lambda _: 0,
+    most: int = 0,
+) -> Iterator[R]:
     """``work`` of every chunk, by ``jobs`` processes, in the order of ``chunks``.
+
+    Chunks that together have a ``size`` above ``most`` are not under way at once.
 
     ``work`` is a function of a module (or a ``partial`` of one) that is quick to import. Whoever calls
     this runs as a module or under ``if __name__ == "__main__"``: a new process imports it again.
@@ -41,15 +50,26 @@ def spread(work: Callable[[C], R], chunks: Iterable[C], jobs: int) -> Iterator[R
     # spawn: this process may have threads (Arrow's, the parser's), which a fork would break.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin)
-    pending: deque[Future[R]] = deque()
+    pending: deque[tuple[Future[R], int]] = deque()
+    total = 0
+
+    def first() -> R:
+        nonlocal total
+        future, its = pending.popleft()
+        total -= its
+        return future.result()
+
     try:
         for chunk in chunks:
+            its = size(chunk)
+            while pending and (len(pending) > jobs * AHEAD or total + its > most > 0):
+                yield first()
             with _no_ctrl_c():
-                pending.append(pool.submit(work, chunk))
-            if len(pending) > jobs * AHEAD:
-                yield pending.popleft().result()
+                pending.append((pool.submit(work, chunk), its))
+            total += its
+            del chunk
         while pending:
-            yield pending.popleft().result()
+            yield first()
     except BrokenProcessPool:
         time.sleep(GRACE)
         raise ToolFailedError(

@@ -14,6 +14,7 @@ from poolmgr.errors import DatasetInvalidError
 from poolmgr.harbor.archive import Limits
 from poolmgr.harbor.parquet import ArchiveFile
 from poolmgr.harbor.source import Found, Part, Work, discover, open_all, tasks, to_do, without_doubles
+from poolmgr.harbor.tasks import finding
 from poolmgr.model.environment import NotTask, Scheme, Task
 from poolmgr.ops.dataset import opener_of, remote
 from poolmgr.ops.hub_tasks import folder_parts
@@ -26,6 +27,8 @@ from poolmgr.store.hub import HubStore
 
 CHUNK_ITEMS = 64
 CHUNK_BYTES = 8 << 20
+MOST_BYTES = 64 << 20
+"""Bytes of archive rows that are on their way to other processes at once, but always one row."""
 FEW = 400
 """Up to so many folders one process is quicker than starting several."""
 
@@ -35,17 +38,28 @@ def find(
 ) -> list[Part]:
     """The parts of every dataset; equal names are told apart by their addresses.
 
-    ``settings`` are needed for addresses with a scheme; None reads them. Raises
-    ``DatasetInvalidError`` for an address under which there can be no task.
+    ``settings`` are needed for addresses with a scheme; None reads them. An address under which there
+    can be no task is a part with a refusal, so that the others are read; ``DatasetInvalidError`` when
+    all are such.
     """
     labels = [_label(address) for address in addresses]
     parts: list[Part] = []
+    wrong: list[DatasetInvalidError] = []
     for address, label in zip(addresses, labels, strict=True):
         label = printable(address) if labels.count(label) > 1 else label
-        if is_url(address) and file_url_path(address) is None:
-            parts += _remote(address, label, settings or Settings.read(), on_retry)
-        else:
-            parts += discover(Path(file_url_path(address) or address).expanduser(), label)
+        try:
+            if is_url(address) and file_url_path(address) is None:
+                parts += _remote(address, label, settings or Settings.read(), on_retry)
+            else:
+                parts += discover(Path(file_url_path(address) or address).expanduser(), label)
+        except DatasetInvalidError as e:
+            wrong.append(e)
+            where = printable(address)
+            said = e.message.removeprefix(f"{where}: ")
+            refused = NotTask(label, "", where, finding("bad-dataset", said))
+            parts.append(Part(label, where, refused=(refused,)))
+    if len(wrong) == len(addresses) and wrong:
+        raise wrong[0]
     return parts
 
 
@@ -113,7 +127,8 @@ def stream(
 def _spread(parts: Sequence[Part], schemes: frozenset[Scheme], limits: Limits, jobs: int) -> Iterator[Found]:
     """The stream, read by ``jobs`` processes; at most a few chunks are under way at once."""
     work = partial(open_all, schemes=schemes, limits=limits)
-    for items in spread(work, _chunks(to_do(parts)), jobs):
+    chunks = _chunks(item.slim(limits) for item in to_do(parts))
+    for items in spread(work, chunks, jobs, size=_bytes, most=MOST_BYTES):
         yield from map(Found, items)
 
 
@@ -128,3 +143,7 @@ def _chunks(work: Iterable[Work]) -> Iterator[list[Work]]:
             chunk, size = [], 0
     if chunk:
         yield chunk
+
+
+def _bytes(chunk: Sequence[Work]) -> int:
+    return sum(len(item.data or b"") for item in chunk)

@@ -123,6 +123,44 @@ def test_nothing_counted_is_a_failure(tmp_path: Path, poolmgr: RunPoolmgr) -> No
     assert poolmgr("env", "count").returncode == 2
 
 
+def test_a_dataset_with_nothing_in_it_is_named_and_the_others_are_counted(
+    swegym: Path, tmp_path: Path, poolmgr: RunPoolmgr
+) -> None:
+    (tmp_path / "empty").mkdir()
+    done = poolmgr("env", "count", swegym, "empty", "nowhere", "--json", "--limit", 100)
+    assert done.returncode == 3
+    document = json.loads(done.stdout)
+    found = {
+        d["dataset"]: (d["tasks"], [n["code"] for n in d["not_task_list"]]) for d in document["datasets"]
+    }
+    assert found == {"swegym": (12, []), "empty": (0, ["bad-dataset"]), "nowhere": (0, ["bad-dataset"])}
+    assert document["passed"] is False
+    shown = poolmgr("env", "count", swegym, "empty", "--limit", 100)
+    assert "bad-dataset" in shown.stdout + shown.stderr
+    alone = poolmgr("env", "count", "empty", "nowhere")
+    assert alone.returncode == 1
+    assert "bad-dataset" in alone.stderr
+
+
+def test_a_row_larger_than_a_task_may_be_is_refused_alike_by_one_process_and_several(
+    tmp_path: Path, poolmgr: RunPoolmgr
+) -> None:
+    import random
+
+    content = random.Random(1).randbytes(2_000_000).hex()
+    big = write_task(tmp_path / "d" / "big", {"Dockerfile": "FROM a\n", "data": content})
+    small = write_task(tmp_path / "d" / "small")
+    rows = [("big", tar_of(big)), ("plain", tar_of(big, compress=False)), ("small", tar_of(small))]
+    archive = write_parquet(tmp_path / "x.parquet", rows)
+    one, two = (
+        poolmgr("env", "count", archive, "--json", "-j", jobs, "--max-task-mib", 1) for jobs in (1, 2)
+    )
+    assert (one.returncode, one.stdout) == (3, two.stdout)
+    refused = json.loads(one.stdout)["datasets"][0]["not_task_list"]
+    assert [n["name"] for n in refused] == ["big", "plain"]
+    assert all("more than the 1,048,576 that a task may have" in n["message"] for n in refused)
+
+
 def test_image_only_and_resources_are_flagged(tmp_path: Path, poolmgr: RunPoolmgr) -> None:
     write_task(tmp_path / "d" / "image", {}, toml='[environment]\ndocker_image = "a"\n')
     write_task(tmp_path / "d" / "small", toml="[environment]\nmemory_mb = 1\n")

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,16 +34,31 @@ pids()
 def test_results_come_in_order_and_chunks_are_taken_as_they_are_needed() -> None:
     taken = 0
 
-    def chunks() -> object:
+    def chunks() -> Iterator[int]:
         nonlocal taken
         for number in range(40):
             taken += 1
             yield -number
 
-    found = spread(abs, chunks(), 2)  # type: ignore[arg-type,var-annotated]
+    found = spread(abs, chunks(), 2)
     assert next(found) == 0
     assert taken < 10
     assert list(found) == list(range(1, 40))
+
+
+def test_large_chunks_are_not_under_way_together() -> None:
+    ahead = 0
+
+    def chunks() -> Iterator[int]:
+        nonlocal ahead
+        for number in range(12):
+            ahead += 1
+            yield -number
+
+    for number, found in enumerate(spread(abs, chunks(), 2, size=lambda _: 60, most=100)):
+        assert found == number
+        assert ahead <= number + 2
+    assert ahead == 12
 
 
 def test_an_error_passes_on_and_a_killed_helper_is_named() -> None:
