@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from poolmgr.errors import BadFileError, Exit, NothingComparedError, UsageError
 from poolmgr.model.attestation import CHECKS, LEVELS
 from poolmgr.model.digest import parse_sha256
 from poolmgr.model.finding import Level, Severity, Verdict
-from poolmgr.ops.targets import Finder, Target, read_sums
+from poolmgr.ops.targets import Finder, Target, read_sums, unmet_sums
 from poolmgr.ops.verified import Result, Verified, Wish
 from poolmgr.ops.verify import Verifier
 from poolmgr.ops.verify_merge import merge
@@ -93,8 +93,13 @@ def verify(
     else:
         found = finder.find(words)
     targets = list(found)
+    listed_only = 0
     if wish.hashing and not (sha256 is None and sums is None):
-        wish = replace(wish, sums=_sums(sha256, sums, targets, by_path=pool is not None))
+        by_name = read_sums(sums) if sums is not None else {}
+        wish = replace(wish, sums=_sums(sha256, sums, by_name, targets, by_path=pool is not None))
+        if sums is not None:
+            absent, listed_only = unmet_sums(sums, by_name, words, targets, in_pool=pool is not None)
+            targets += absent
     targets = [t for t in targets if part is None or part.holds(t.path or t.shown)]
     if merging:
         result = merge(targets, wish)
@@ -108,6 +113,9 @@ def verify(
             _show(out, one)
         notes = tuple(dict.fromkeys(verifier.notes))
         result = Verified(wish, tuple(results), notes, verifier.versions)
+    if listed_only:
+        said = f"{sums} lists {text.counted(listed_only, 'file')} more"
+        result = replace(result, notes=(*result.notes, f"{said}, not looked at"))
     _summary(out, result, str(part) if part is not None else None)
     if not result.results:
         where = ", ".join(words) or str(pool)
@@ -139,7 +147,12 @@ def _array() -> ArrayTask | None:
 
 
 def _sums(
-    sha256: str | None, sums: Path | None, targets: Sequence[Target], *, by_path: bool
+    sha256: str | None,
+    sums: Path | None,
+    by_name: Mapping[str, str],
+    targets: Sequence[Target],
+    *,
+    by_path: bool,
 ) -> dict[str, str]:
     """Target, as it is shown -> the sha256 that ``--sha256`` or ``--sums`` gives for it.
 
@@ -148,7 +161,6 @@ def _sums(
     """
     given: dict[str, str] = {}
     if sums is not None:
-        by_name = read_sums(sums)
         by_file = {os.path.abspath(sums.parent / name): value for name, value in by_name.items()}
         for t in targets:
             value = by_file.get(os.path.abspath(t.file)) if t.file is not None else None

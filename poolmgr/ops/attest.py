@@ -28,6 +28,18 @@ class Attested:
     foreign: int = 0
     """Rows of another pool."""
     unreadable: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was ignored, as a user is told."""
+        said = []
+        if self.foreign:
+            said.append(f"{self.foreign:,} attestation rows of another pool were ignored")
+        if self.unreadable:
+            more = f" (and {len(self.unreadable) - 1:,} more)" if self.unreadable[1:] else ""
+            said.append(f"attestation rows that cannot be read were ignored: {self.unreadable[0]}{more}")
+        return tuple(said)
+
     """``file:line: why`` of rows that could not be read, a torn last line among them."""
 
     def standing(self, path: str, stat: StatLike) -> Standing | None:

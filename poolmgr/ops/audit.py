@@ -161,7 +161,8 @@ def audit(view: PoolView, request: Request, rows_of: RowsOf, progress: Progress 
     )
     notes += looker.notes
     notes += _cost(view, asked, len(wanted))
-    notes += _attestation_notes(view)
+    if view.attest_folder is not None:
+        notes += view.attested.notes
     stale_ones, unknown = stale(view, wanted)
     if unknown:
         notes.append(f"{unknown:,} derived images: no sha256 of their base is known, so it was not compared")
@@ -348,16 +349,3 @@ def _cost(view: PoolView, asked: Asked, images: int) -> list[str]:
         f"validity was not looked at; --level mount would look, by about {images * MOUNT_REQUESTS:,} range "
         f"requests and {max(1, images * MOUNT_BYTES // 1_000_000):,} MB"
     ]
-
-
-def _attestation_notes(view: PoolView) -> list[str]:
-    if view.attest_folder is None:
-        return []
-    attested = view.attested
-    notes = []
-    if attested.foreign:
-        notes.append(f"{attested.foreign:,} attestation rows of another pool were ignored")
-    if attested.unreadable:
-        more = f" (and {len(attested.unreadable) - 1:,} more)" if attested.unreadable[1:] else ""
-        notes.append(f"attestation rows that cannot be read were ignored: {attested.unreadable[0]}{more}")
-    return notes

@@ -30,7 +30,8 @@ from poolmgr.plan.gates import Look
 from poolmgr.plan.proof import Need, judge
 from poolmgr.sif.check import Report, check
 from poolmgr.sif.header import arch_finding
-from poolmgr.sif.source import FileSource
+from poolmgr.sif.source import FileSource, Source
+from poolmgr.sif.stop import StoppedError
 from poolmgr.store.base import RangeSource
 
 CHUNK = 4 << 20
@@ -178,7 +179,7 @@ class Looker:
             with FileSource(file) as source:
                 before = Stamp.of(os.fstat(source.fd))
                 sha256 = self._hash(source) if work.expected is not None else None
-                report = check(source, self.wish.level, allow_legacy=self.wish.allow_legacy)
+                report = self._check(source)
                 after = Stamp.of(os.fstat(source.fd))
             if before != after or after != Stamp.of(os.stat(file)):
                 return self._unknown("it changed while it was being read")
@@ -206,12 +207,15 @@ class Looker:
         self._attest(work.path, after, checks, look.findings, sha256, report.arch)
         return self._with_arch(look)
 
+    def _check(self, source: Source) -> Report:
+        return check(source, self.wish.level, allow_legacy=self.wish.allow_legacy, stop=self._stop.is_set)
+
     def _hash(self, source: FileSource) -> str:
         digest = hashlib.sha256()
         at = 0
         while chunk := os.pread(source.fd, CHUNK, at):
             if self._stop.is_set():
-                raise _StoppedError
+                raise StoppedError
             digest.update(chunk)
             at += len(chunk)
             self.progress.advance(len(chunk))
@@ -226,7 +230,7 @@ class Looker:
             return self._unknown("not asked for: the server kept failing")
         try:
             source = RangeSource(self.view.store, work.path, work.size)
-            report = check(source, self.wish.level, allow_legacy=self.wish.allow_legacy)
+            report = self._check(source)
         except CredentialsError:
             raise
         except PoolError as e:
@@ -316,7 +320,7 @@ class Looker:
                     return
                 try:
                     looks[item.path] = one(item)
-                except _StoppedError:
+                except StoppedError:
                     return
                 except BaseException:
                     self._stop.set()
@@ -344,10 +348,6 @@ class Looker:
 @runtime_checkable
 class _Closing(Protocol):
     def close(self) -> None: ...
-
-
-class _StoppedError(Exception):
-    """The run was stopped while this file was being read."""
 
 
 def _bad(look: Look) -> bool:

@@ -7,7 +7,7 @@ what is found can be attested.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -181,11 +181,13 @@ def read_sums(file: Path) -> Mapping[str, str]:
     Raises ``BadFileError`` naming the line that cannot be read.
     """
     try:
-        if file.stat().st_size > MAX_SUMS:
-            raise BadFileError(f"{file} is larger than {MAX_SUMS >> 20} MiB")
-        lines = file.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        with open(file, "rb") as opened:  # which may be a pipe, and then has no size
+            data = opened.read(MAX_SUMS + 1)
     except OSError as e:
         raise BadFileError(f"--sums {file}: {e.strerror}") from None
+    if len(data) > MAX_SUMS:
+        raise BadFileError(f"{file} is larger than {MAX_SUMS >> 20} MiB")
+    lines = [line.removesuffix("\r") for line in data.decode("utf-8", "surrogateescape").split("\n")]
     sums: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.startswith("#"):
@@ -201,7 +203,38 @@ def read_sums(file: Path) -> Mapping[str, str]:
             name = ""
         if not name:
             raise BadFileError(f"{file}:{number}: not a line of sha256sum: {line[:80]!r}")
-        sums[name] = value
+        if sums.setdefault(name, value) != value:
+            raise BadFileError(f"{file}:{number}: another sha256 than before is given for {name[:80]!r}")
     if not sums:
         raise UsageError(f"--sums {file} holds no sums")
     return sums
+
+
+def unmet_sums(
+    file: Path, by_name: Mapping[str, str], words: Sequence[str], targets: Sequence[Target], *, in_pool: bool
+) -> tuple[list[Target], int]:
+    """What ``file`` lists in the folders that were named, and is not there; and how many other names it has.
+
+    ``by_name`` is what ``read_sums`` found in ``file``, whose names are relative to its folder, or
+    paths in the pool. The others lie elsewhere, or are files that are no images.
+    """
+    known = {os.path.abspath(t.file) for t in targets if t.file is not None}
+    known_paths = {t.path for t in targets if t.path is not None}
+    folders = [os.path.abspath(w) for w in words if os.path.isdir(w)]
+    absent: list[Target] = []
+    others = 0
+    for name in by_name:
+        path = os.path.normpath(file.parent / name)
+        place = os.path.abspath(path)
+        if place in known or (in_pool and name in known_paths):
+            continue
+        if in_pool:
+            is_wanted = not words or any(name == w or name.startswith(w.rstrip("/") + "/") for w in words)
+            path = name
+        else:
+            is_wanted = any(place.startswith(folder.rstrip("/") + "/") for folder in folders)
+        if is_wanted and (in_pool or not os.path.lexists(place)):
+            absent.append(Target(path, wrong=finding("missing", f"{file} lists it, and it is not there")))
+        else:
+            others += 1
+    return absent, others

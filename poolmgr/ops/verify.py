@@ -34,6 +34,7 @@ from poolmgr.sif.identity import file_sha256, partition_sha256, tree_sha256
 from poolmgr.sif.image import open_image
 from poolmgr.sif.source import FileSource, Source
 from poolmgr.sif.squashfs import DamageError
+from poolmgr.sif.stop import StoppedError
 
 REMOTE_JOBS = 8
 CHUNK = 64
@@ -105,7 +106,10 @@ class Verifier:
             for target in chunk:
                 if self._stop.is_set():
                     break
-                results.append(self._look(target, threads))
+                try:
+                    results.append(self._look(target, threads))
+                except StoppedError:
+                    break
                 if self._heavy:
                     self.progress.advance(results[-1].size or 0)
                 self.progress.file_done(target.shown)
@@ -126,7 +130,8 @@ class Verifier:
             pool.shutdown(wait=True, cancel_futures=True)
 
     def _by_processes(self, targets: Sequence[Target], jobs: int) -> Iterator[Result]:
-        see = partial(see_all, level=self.wish.level, how=self._how(None, 1))
+        how = How(allow_legacy=self.wish.allow_legacy, threads=1)
+        see = partial(see_all, level=self.wish.level, how=how)
         files = ([str(t.file or "") for t in chunk] for chunk in _chunks(targets, CHUNK))
         pending = iter(targets)
         for several in spread(see, files, jobs):
@@ -169,8 +174,10 @@ class Verifier:
 
     def _how(self, expected: str | None, threads: int) -> How:
         """All that does not depend on the machine that is to run the image."""
-        wish = self.wish
-        return How(allow_legacy=wish.allow_legacy, sha256=expected, hashing=wish.hashing, threads=threads)
+        return How(
+            allow_legacy=self.wish.allow_legacy, sha256=expected, hashing=self.wish.hashing,
+            threads=threads, stop=self._stop.is_set,
+        )  # fmt: skip
 
     def _expected(self, target: Target) -> str | None:
         if self.wish.sums is not None:
@@ -229,12 +236,13 @@ class Verifier:
 
     def _identities(self, source: Source, result: Result, threads: int) -> Result:
         try:
-            found = {"file_sha256": result.sha256 or file_sha256(source)}
-            partition = partition_sha256(source, read_container(source))
+            stop = self._stop.is_set
+            found = {"file_sha256": result.sha256 or file_sha256(source, stop=stop)}
+            partition = partition_sha256(source, read_container(source), stop=stop)
             if partition is not None:
                 found["partition_sha256"] = partition
             if not _damaged(result):
-                found["tree_sha256"] = tree_sha256(open_image(source), threads=threads)
+                found["tree_sha256"] = tree_sha256(open_image(source), threads=threads, stop=stop)
         except CredentialsError:
             raise
         except (PoolError, DamageError, OSError) as e:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
 
 from poolmgr.model.finding import Verdict
@@ -13,7 +13,7 @@ from poolmgr.sif.header import arch_finding, finding
 from poolmgr.sif.sniff import sniff_path
 
 
-def merge(targets: Iterable[Target], wish: Wish) -> Verified:
+def merge(targets: Sequence[Target], wish: Wish) -> Verified:
     """What the attestations of all shards say together, of every target as it is now.
 
     A target that no row covers, or whose file changed since, is unchecked.
@@ -53,7 +53,9 @@ def merge(targets: Iterable[Target], wish: Wish) -> Verified:
                 why = "changed since a shard looked at it"
                 result = Result(target, st.st_size, {}, (), {wish.level.value: why})
         results.append(result)
-    return Verified(wish, tuple(results))
+    views = {id(t.view): t.view for t in targets if t.view is not None and t.view.root is not None}
+    notes = [note for view in views.values() for note in view.attested.notes]
+    return Verified(wish, tuple(results), tuple(dict.fromkeys(notes)))
 
 
 def _compared(result: Result, wish: Wish) -> Result:

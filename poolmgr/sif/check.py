@@ -28,6 +28,7 @@ from poolmgr.sif.signature import Recorded, recorded_digests
 from poolmgr.sif.sniff import legacy_squashfs, sniff, sniff_path
 from poolmgr.sif.source import FileSource, Source
 from poolmgr.sif.squashfs import DamageError, Squashfs, mount
+from poolmgr.sif.stop import Stop, never
 from poolmgr.sif.tables import read_tables
 
 _EXT_MAGIC_AT = 1080
@@ -106,6 +107,7 @@ def check(
     sha256: str | None = None,
     hashing: bool = False,
     threads: int | None = None,
+    stop: Stop = never,
 ) -> Report:
     """Look at ``source`` down to ``level``; stop at the first level that is bad.
 
@@ -114,7 +116,7 @@ def check(
     is hashed and compared with ``sha256`` (64 hex digits) where that is known, and with the digests
     in the file's own signatures; together with level ``data`` that reads the file once. ``threads``
     unpack blocks (default: one a processor). Errors of the source itself (``OSError``, a store's
-    ``PoolError``) are the caller's.
+    ``PoolError``) are the caller's. Raises ``StoppedError`` soon after ``stop`` says so.
     """
     run = _Run()
     container = Container(None, (), ())
@@ -135,7 +137,7 @@ def check(
         Verdict.UNSUPPORTED,
     )
     if through or (hashing and source.size):
-        _read(run, source, container, filesystems if through else None, sha256, hashing, threads)
+        _read(run, source, container, filesystems if through else None, sha256, hashing, threads, stop)
     return run.report(container.arch)
 
 
@@ -147,6 +149,7 @@ class How(TypedDict, total=False):
     sha256: str | None
     hashing: bool
     threads: int | None
+    stop: Stop
 
 
 def check_file(path: Path, level: Level, **how: Unpack[How]) -> Report:
@@ -281,6 +284,7 @@ def _read(
     sha256: str | None,
     hashing: bool,
     threads: int | None,
+    stop: Stop,
 ) -> None:
     """One pass over the bytes: the blocks of ``filesystems``, the file's hash, the recorded digests."""
     followed = container.header is not None and not any(
@@ -289,7 +293,7 @@ def _read(
     recorded = recorded_digests(source, container) if followed else Recorded()
     whole = Digest(0, source.size) if hashing else None
     digests = [*recorded.digests.values(), *([whole] if whole else [])]
-    outcome = read_through(source, filesystems or (), digests, threads=threads)
+    outcome = read_through(source, filesystems or (), digests, threads=threads, stop=stop)
     complete = not any(f.code == "short-read" for f in outcome.findings)
     run.findings += outcome.findings + _few(recorded.findings)
     confirmed = False

@@ -21,6 +21,7 @@ from poolmgr.sif.codecs import Codec, CodecError
 from poolmgr.sif.header import finding
 from poolmgr.sif.source import IntoSource, Source
 from poolmgr.sif.squashfs import SIZE_BITS, STORED_BLOCK
+from poolmgr.sif.stop import Stop, StoppedError, never
 from poolmgr.sif.tables import Tables
 
 PIECE = 1 << 21
@@ -94,10 +95,14 @@ def read_through(
     digests: Sequence[Digest],
     *,
     threads: int | None = None,
+    stop: Stop = never,
 ) -> Outcome:
-    """Unpack every block of ``filesystems`` and feed every digest, reading each byte at most once."""
+    """Unpack every block of ``filesystems`` and feed every digest, reading each byte at most once.
+
+    Raises ``StoppedError`` soon after ``stop`` says so.
+    """
     outcome = Outcome()
-    work = _Unpacker(filesystems)
+    work = _Unpacker(filesystems, stop)
     threads = threads or processors()
     with ThreadPoolExecutor(threads, thread_name_prefix="unpack") as pool:
         ahead: dict[Future[Outcome], memoryview] = {}
@@ -106,6 +111,8 @@ def read_through(
         for piece in _pieces(filesystems, digests, outcome, size):
             if outcome.bad_blocks >= MAX_FINDINGS and not digests:
                 break
+            if stop():
+                raise StoppedError
             wanted = piece.end - piece.start
             data = memory.read(piece.start, wanted)
             if len(data) != wanted:
@@ -218,8 +225,9 @@ def _between(at: int, end: int, digests: Sequence[Digest]) -> Iterator[_Piece]:
 class _Unpacker:
     """Unpacks the blocks of one piece, in any thread."""
 
-    def __init__(self, filesystems: Sequence[Filesystem]) -> None:
+    def __init__(self, filesystems: Sequence[Filesystem], stop: Stop) -> None:
         self.filesystems = filesystems
+        self.stop = stop
         self.fragments = [
             {
                 s << SIZE_BITS | word: need
@@ -242,6 +250,8 @@ class _Unpacker:
     def __call__(self, piece: _Piece, data: memoryview) -> Outcome:
         outcome = Outcome()
         for number, key in piece.items:
+            if self.stop():
+                raise StoppedError
             tables = self.filesystems[number].tables
             sb = tables.fs.sb
             size = key & (STORED_BLOCK - 1)

@@ -107,6 +107,47 @@ def test_hash(poolmgr: Run, good: Path, pool: Path, tmp_path: Path) -> None:
     assert poolmgr("verify", "--sums", sums, good).returncode == 1
 
 
+def test_what_sums_list_and_is_not_there_is_bad(poolmgr: Run, good: Path, tmp_path: Path) -> None:
+    """As sha256sum -c has it: a file that was deleted does not make a folder pass."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    shutil.copy(good, folder / "a.sif")
+    (folder / "README.txt").write_text("no image")
+    right = hashlib.sha256(good.read_bytes()).hexdigest()
+    sums = tmp_path / "SUMS"
+    lines = [f"{right}  folder/{name}\n" for name in ("a.sif", "gone.sif", "README.txt")]
+    sums.write_text("".join(lines))
+    done = poolmgr("verify", "--json", "--sums", sums, folder)
+    found, summary = rows(done)
+    assert done.returncode == 3
+    assert (found["a.sif"]["verdict"], found["gone.sif"]["findings"][0]["code"]) == ("ok", "missing")
+    assert summary["notes"] == [f"{sums} lists 1 file more, not looked at"]
+    assert poolmgr("verify", "--sums", sums, folder / "a.sif").returncode == 0
+    sums.write_text(lines[0] + lines[0] + lines[2])
+    assert poolmgr("verify", "--sums", sums, folder).returncode == 0
+    sums.write_text(lines[0] + lines[0].replace(right, "0" * 64))
+    done = poolmgr("verify", "--sums", sums, folder)
+    assert done.returncode == 1
+    assert f"{sums}:2: another sha256" in done.stderr
+
+
+def test_sums_of_a_pool_that_lacks_one(poolmgr: Run, good: Path, pool: Path, tmp_path: Path) -> None:
+    right = hashlib.sha256(good.read_bytes()).hexdigest()
+    sums = tmp_path / "SUMS"
+    sums.write_text(f"{right}  images/a.sif\n{right}  images/gone.sif\n")
+    found, _ = rows(poolmgr("verify", "--json", "-p", pool, "--sums", sums, "images"))
+    assert found["gone.sif"]["findings"][0]["code"] == "missing"
+    found, summary = rows(poolmgr("verify", "--json", "-p", pool, "--sums", sums, "images/a.sif"))
+    assert "gone.sif" not in found
+    assert summary["notes"] == [f"{sums} lists 1 file more, not looked at"]
+
+
+def test_sums_without_end_are_refused(poolmgr: Run, good: Path) -> None:
+    done = poolmgr("verify", "--sums", "/dev/zero", good)
+    assert done.returncode == 1
+    assert "larger than 64 MiB" in done.stderr
+
+
 def test_apptainer(poolmgr: Run, pool: Path, tmp_path: Path) -> None:
     images.need("apptainer")
     found, summary = rows(poolmgr("verify", "--json", "--inspect", "--run", pool))
@@ -290,6 +331,11 @@ def test_shards_are_joined_and_what_none_covered_is_named(poolmgr: Run, good: Pa
     assert {n for n, r in found.items() if r["not_checked"] == {"mount": "no shard covered it"}}
     assert poolmgr("verify", "--shard", "3/4", folder).returncode == 0
     assert poolmgr("verify", "--merge", folder).returncode == 0
+    (folder / ".poolmgr/attest/torn.jsonl").write_text("{")
+    done = poolmgr("verify", "--merge", folder)
+    assert done.returncode == 0
+    assert "rows that cannot be read were ignored: torn.jsonl:1" in done.stderr
+    (folder / ".poolmgr/attest/torn.jsonl").unlink()
     assert len(list((folder / ".poolmgr/attest").glob("*.jsonl"))) == 4
 
 

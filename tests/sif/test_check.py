@@ -10,9 +10,14 @@ from pathlib import Path
 import pytest
 
 from poolmgr.model.finding import CODES, Level, Severity, Verdict
+from poolmgr.sif import identity
 from poolmgr.sif.check import Report, check, check_file
 from poolmgr.sif.header import DESCRIPTOR, HEADER, read_container
+from poolmgr.sif.identity import tree_sha256
+from poolmgr.sif.image import open_image
 from poolmgr.sif.source import BytesSource, FileSource
+from poolmgr.sif.squashfs import DamageError
+from poolmgr.sif.stop import StoppedError
 from tests import images
 
 
@@ -240,3 +245,32 @@ def test_a_hole_is_a_warning(gzip_sif: Path, tmp_path: Path) -> None:
         if source.first_hole() is None:
             pytest.skip("this filesystem does not tell of holes")
     assert codes(check_file(holed, Level.HEADER)) == {"sparse-file", "sif-trailing"}
+
+
+def test_the_reading_of_an_image_ends_soon_after_it_is_stopped(sifs: dict[str, Path]) -> None:
+    calls = 0
+
+    def stop() -> bool:
+        nonlocal calls
+        calls += 1
+        return calls > 3
+
+    for how in ({}, {"hashing": True}):
+        calls = 0
+        with pytest.raises(StoppedError):
+            check_file(sifs["xz"], Level.DATA, threads=1, stop=stop, **how)  # type: ignore[arg-type]
+        assert calls < 10
+    calls = 0
+    with FileSource(sifs["xz"]) as source, pytest.raises(StoppedError):
+        tree_sha256(open_image(source), threads=1, stop=stop)
+
+
+def test_an_image_whose_files_have_no_end_has_no_tree_hash(
+    sifs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Holes and shared blocks cost an image no bytes, and a hash of what they stand for takes days."""
+    monkeypatch.setattr(identity, "FEW_BYTES", 100)
+    monkeypatch.setattr(identity, "BYTES_PER_BYTE", 0)
+    with FileSource(sifs["gzip"]) as source, pytest.raises(DamageError) as error:
+        tree_sha256(open_image(source))
+    assert error.value.finding.code == "sq-bomb"
