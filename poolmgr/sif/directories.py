@@ -13,7 +13,9 @@ _RUN = struct.Struct("<III").unpack_from
 _INDEX = struct.Struct("<III").unpack_from
 _ENTRY = 9
 """Bytes of an entry (offset, difference of the number, type, length less one) and the least of a name."""
-_ENTRIES = tuple(struct.Struct(f"<HhHH{size + 1}s").unpack_from for size in range(MAX_NAME))
+NAME_MAX = 255
+"""Bytes of a name that Linux takes; the format has room for one more."""
+_ENTRIES = tuple(struct.Struct(f"<HhHH{size + 1}s").unpack_from for size in range(NAME_MAX))
 """Length of a name less one -> what reads an entry with such a name."""
 MANY = 4096
 """Names that are held to be looked at together."""
@@ -72,6 +74,8 @@ def check_directories(root_ref: int, table: Table, inodes: Inodes) -> None:
                         parent_of[child] = number
                     reached[child] = 1
         except IndexError:
+            if at + 6 < limit and data[at + 6] == NAME_MAX:
+                raise DamageError("sq-directory", f"directory {number}: a name of 256 bytes") from None
             raise _no_inode(number, last) from None
         except struct.error:
             raise DamageError("sq-directory", f"directory {number}: its listing is cut off") from None

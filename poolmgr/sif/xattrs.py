@@ -12,6 +12,9 @@ PREFIXES = (b"user.", b"trusted.", b"security.")
 FEW_XATTRS = 200_000
 BYTES_PER_XATTR = 16
 """A file of n bytes may have FEW_XATTRS + n / BYTES_PER_XATTR xattrs; more would be a trick."""
+MAX_NAME = 255
+MAX_VALUE = 65536
+"""Bytes of a name with its prefix and of a value that Linux takes: what unsquashfs fails to set."""
 _OUT_OF_LINE = 0x100
 _SIZE = struct.Struct("<I").unpack_from
 
@@ -69,5 +72,9 @@ def walk_xattrs(table: Table, reference: int, count: int) -> list[tuple[int, byt
             value = data[there + 4 : there + 4 + size]
             if len(value) != size:
                 raise DamageError("sq-xattr", "an xattr's value leaves its table")
+        if not 0 < len(name) <= MAX_NAME - len(PREFIXES[kind & 0xFF]) or size > MAX_VALUE:
+            raise DamageError(
+                "sq-xattr", f"no Linux sets an xattr of {len(name)} bytes of name and {size} of value"
+            )
         result.append((kind & 0xFF, name, value))
     return result

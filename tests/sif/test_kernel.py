@@ -19,10 +19,12 @@ from poolmgr.sif import codecs, tree
 from poolmgr.sif.check import Report, check
 from poolmgr.sif.codecs import CodecError, open_codec
 from poolmgr.sif.inodes import read_inodes
+from poolmgr.sif.metadata import Table
 from poolmgr.sif.source import BytesSource
 from poolmgr.sif.squashfs import METADATA, STORED, SUPER, DamageError, Superblock, mount
 from poolmgr.sif.tables import Tables, read_tables
 from poolmgr.sif.tree import FsTree
+from poolmgr.sif.xattrs import walk_xattrs
 from tests import images
 
 TEXT = b"".join(b"line %d %d\n" % (n, n * 7919) for n in range(20_000))
@@ -221,3 +223,39 @@ def test_an_overlay_that_apptainer_cannot_mount(tmp_path: Path, fstype: int) -> 
     assert looked(bytes(data)).verdict.passes
     struct.pack_into("<i", data, 4096 + 585 + 201, fstype)
     assert codes(bytes(data), Level.HEADER) == {"sif-part-fs"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "fits"),
+    [
+        (b"a", b"x", True),
+        (b"n" * 250, b"v" * 65536, True),
+        (b"", b"x", False),
+        (b"n" * 251, b"x", False),
+        (b"a", b"v" * 65537, False),
+    ],
+)
+def test_xattrs_that_unsquashfs_fails_to_set(name: bytes, value: bytes, fits: bool) -> None:
+    data = struct.pack("<HH", 0, len(name)) + name + struct.pack("<I", len(value)) + value
+    table = Table(data, (0,), {0: 0})
+    if fits:
+        assert walk_xattrs(table, 0, 1) == [(0, name, value)]
+        return
+    with pytest.raises(DamageError) as error:
+        walk_xattrs(table, 0, 1)
+    assert error.value.finding.code == "sq-xattr"
+
+
+def test_a_name_longer_than_linux_takes(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    for letter in "ab":
+        (root / (letter * 255)).touch()
+    data = bytearray(images.squash(root, tmp_path / "x.sqfs", "gzip", "-noI").read_bytes())
+    assert codes(bytes(data)) == set()
+    at = data.index(b"a" * 255) - 2
+    data[at] = 255  # the name takes one byte of what follows
+    report = looked(bytes(data), Level.TABLES)
+    assert [f.message.partition(": ")[2] for f in report.findings if f.code == "sq-directory"] == [
+        "a name of 256 bytes"
+    ]
