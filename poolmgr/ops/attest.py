@@ -28,6 +28,7 @@ class Attested:
     foreign: int = 0
     """Rows of another pool."""
     unreadable: tuple[str, ...] = ()
+    """``file:line: why`` of rows that could not be read, a torn last line among them."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -39,8 +40,6 @@ class Attested:
             more = f" (and {len(self.unreadable) - 1:,} more)" if self.unreadable[1:] else ""
             said.append(f"attestation rows that cannot be read were ignored: {self.unreadable[0]}{more}")
         return tuple(said)
-
-    """``file:line: why`` of rows that could not be read, a torn last line among them."""
 
     def standing(self, path: str, stat: StatLike) -> Standing | None:
         """What holds for the file at ``path`` as ``stat`` shows it now; None if nothing does."""

@@ -29,6 +29,7 @@ AHEAD = 3
 """Chunks that are handed out for each process before the first is done: what memory is bounded by."""
 GRACE = 0.5
 """Seconds for a signal that ended a helper to arrive here as well, as Slurm sends it to all."""
+_ENDING = frozenset({signal.SIGTERM, signal.SIGHUP})
 
 
 def spread(
@@ -64,7 +65,7 @@ def spread(
             its = size(chunk)
             while pending and (len(pending) > jobs * AHEAD or total + its > most > 0):
                 yield first()
-            with _no_ctrl_c():
+            with _no_signals():
                 pending.append((pool.submit(work, chunk), its))
             total += its
             del chunk
@@ -81,9 +82,12 @@ def spread(
 
 
 @contextmanager
-def _no_ctrl_c() -> Iterator[None]:
-    """What is started here inherits that Ctrl-C is blocked; to this process it comes a little later."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def _no_signals() -> Iterator[None]:
+    """Signals that stop a command come a little later: what is half started could not be ended in order.
+
+    What is started here inherits that they are blocked, and ``_begin`` leaves only Ctrl-C so.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *_ENDING})
     try:
         yield
     finally:
@@ -91,6 +95,7 @@ def _no_ctrl_c() -> Iterator[None]:
 
 
 def _begin() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()

@@ -112,6 +112,40 @@ def test_ctrl_c_for_all_is_quiet_even_while_helpers_start(after: float) -> None:
     assert (out, err) == ("stopped\n", "")
 
 
+STOPPED_AT_START = """
+import os, signal, time
+from concurrent.futures import process
+from poolmgr.ops.processes import spread
+class Stop(KeyboardInterrupt):
+    pass
+def stop(number, _):
+    raise Stop
+def start(self, go_on=process._ExecutorManagerThread.start):
+    os.kill(os.getpid(), signal.{name})
+    go_on(self)
+signal.signal(signal.{name}, stop)
+process._ExecutorManagerThread.start = start
+try:
+    list(spread(time.sleep, [0.2] * 100, 2))
+except Stop:
+    print("stopped", flush=True)
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_stop_while_helpers_start_is_quiet(name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", STOPPED_AT_START.format(name=name)], capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr, done.returncode) == ("stopped\n", "", 0)
+
+
+def test_a_helper_ends_by_sigterm() -> None:
+    with pytest.raises(ToolFailedError, match="was killed"):
+        list(spread(eval, ["__import__('os').kill(__import__('os').getpid(), 15)", "1"], 1))
+
+
 def test_verify_finds_the_same_by_processes_as_by_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
