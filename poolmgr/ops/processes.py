@@ -50,7 +50,8 @@ def spread(
     """
     # spawn: this process may have threads (Arrow's, the parser's), which a fork would break.
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin)
+    with _no_signals():  # Python's own tracker, which starts here, would end by SIGHUP
+        pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin)
     pending: deque[tuple[Future[R], int]] = deque()
     total = 0
 

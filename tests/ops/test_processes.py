@@ -112,6 +112,27 @@ def test_ctrl_c_for_all_is_quiet_even_while_helpers_start(after: float) -> None:
     assert (out, err) == ("stopped\n", "")
 
 
+HUNG_UP = """
+import signal
+def stop(number, _):
+    raise KeyboardInterrupt
+signal.signal(signal.SIGHUP, stop)
+"""
+
+
+def test_a_hang_up_for_all_is_quiet() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HUNG_UP + STOPPED], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    ) as parent:  # fmt: skip
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "begun\n"
+        time.sleep(0.8)
+        os.killpg(parent.pid, signal.SIGHUP)
+        out, err = parent.communicate(timeout=60)
+    assert (out, err) == ("stopped\n", "")
+
+
 STOPPED_AT_START = """
 import os, signal, time
 from concurrent.futures import process
