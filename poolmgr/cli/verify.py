@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -108,9 +109,10 @@ def verify(
     else:
         verifier = Verifier(wish, out.progress())
         results = []
-        for one in verifier.results(targets):
-            results.append(one)
-            _show(out, one)
+        with closing(verifier.results(targets)) as found_results:
+            for one in found_results:
+                results.append(one)
+                _show(out, one)
         notes = tuple(dict.fromkeys(verifier.notes))
         result = Verified(wish, tuple(results), notes, verifier.versions)
     if listed_only:

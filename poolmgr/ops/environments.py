@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 from poolmgr.errors import AmbiguousError, NothingComparedError, UnknownTaskError
@@ -34,8 +35,9 @@ def count(
     ``NothingComparedError`` where everything was read and no task was found.
     """
     parts = find(addresses)
-    items = stream(parts, schemes | {Scheme.HARBOR}, limits=limits, jobs=jobs, progress=progress)
-    counts = tally(items)
+    wanted = schemes | {Scheme.HARBOR}
+    with closing(stream(parts, wanted, limits=limits, jobs=jobs, progress=progress)) as items:
+        counts = tally(items)
     if not any(c.tasks for c in counts):
         seen = sum(len(c.not_tasks) for c in counts)
         raise NothingComparedError(

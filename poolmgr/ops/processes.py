@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from poolmgr.errors import ToolFailedError
 
@@ -30,6 +30,7 @@ AHEAD = 3
 GRACE = 0.5
 """Seconds for a signal that ended a helper to arrive here as well, as Slurm sends it to all."""
 _ENDING = frozenset({signal.SIGTERM, signal.SIGHUP})
+_STOPPING = _ENDING | {signal.SIGINT}
 
 
 def spread(
@@ -52,8 +53,10 @@ def spread(
     context = multiprocessing.get_context("spawn")
     with _no_signals():  # Python's own tracker, which starts here, would end by SIGHUP
         pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin)
+    others = set(multiprocessing.active_children())
     pending: deque[tuple[Future[R], int]] = deque()
     total = 0
+    is_stopping = False
 
     def first() -> R:
         nonlocal total
@@ -78,21 +81,46 @@ def spread(
             "one of the processes that share the work was killed",
             hint="is memory short? -j 1 does all in one process",
         ) from None
+    except BaseException:
+        is_stopping = True
+        # They hold nothing that could be lost. Left alive, they would be waited for, and for ever
+        # where a second Ctrl-C breaks off the shutdown.
+        with _no_signals(drop=True):
+            for helper in set(multiprocessing.active_children()) - others:
+                helper.kill()
+        raise
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        with _no_signals(drop=is_stopping):
+            pool.shutdown(wait=True, cancel_futures=True)
 
 
 @contextmanager
-def _no_signals() -> Iterator[None]:
-    """Signals that stop a command come a little later: what is half started could not be ended in order.
+def _no_signals(*, drop: bool = False) -> Iterator[None]:
+    """Signals that stop a command come a little later: what is half started or ended would stay so.
 
-    What is started here inherits that they are blocked, and ``_begin`` leaves only Ctrl-C so.
+    Or not at all, with ``drop``: where the command is being stopped already.
+
+    What is started here inherits that they are blocked, and ``_begin`` leaves only Ctrl-C so. A
+    thread that was there before may take the signal all the same, for which Python would call the
+    handler in this one: so that is put off too.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *_ENDING})
+    came: list[int] = []
+    handlers: dict[signal.Signals, Any] = {}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
     try:
+        if threading.current_thread() is threading.main_thread():
+            for number in _STOPPING:
+                if callable(signal.getsignal(number)):
+                    handlers[number] = signal.signal(number, lambda number, _: came.append(number))
         yield
     finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        while drop and signal.sigtimedwait(_STOPPING, 0):
+            pass
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for missed in () if drop else dict.fromkeys(came):
+            signal.raise_signal(missed)
 
 
 def _begin() -> None:

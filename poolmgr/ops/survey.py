@@ -6,7 +6,7 @@ process and with many.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -105,7 +105,7 @@ def stream(
     limits: Limits | None = None,
     jobs: int = 1,
     progress: Progress | None = None,
-) -> Iterator[Task | NotTask]:
+) -> Generator[Task | NotTask, None, None]:
     """Every task of ``parts``, and everything that is none with its reason."""
     progress = progress or Silent()
     limits = limits or Limits()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -65,7 +65,7 @@ class Verifier:
         results = tuple(self.results(targets))
         return Verified(self.wish, results, tuple(dict.fromkeys(self.notes)), self.versions)
 
-    def results(self, targets: Sequence[Target]) -> Iterator[Result]:
+    def results(self, targets: Sequence[Target]) -> Generator[Result, None, None]:
         """The results in the order of ``targets``. What came before Ctrl-C is attested."""
         jobs = self.wish.jobs or (processors() if all(t.file for t in targets) else REMOTE_JOBS)
         size = sum(_size(t) for t in targets) if self._heavy else 0

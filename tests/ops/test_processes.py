@@ -112,6 +112,33 @@ def test_ctrl_c_for_all_is_quiet_even_while_helpers_start(after: float) -> None:
     assert (out, err) == ("stopped\n", "")
 
 
+TWICE = """
+import os, signal, sys, threading, time
+def twice(first, second):
+    time.sleep(first)
+    os.killpg(0, signal.SIGINT)
+    time.sleep(second)
+    os.killpg(0, signal.SIGINT)
+from poolmgr.ops.processes import spread
+try:
+    threading.Thread(target=twice, args=(float(sys.argv[1]), float(sys.argv[2])), daemon=True).start()
+    list(spread(time.sleep, [0.02] * 2000, 2))
+except KeyboardInterrupt:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    print("stopped", flush=True)
+"""
+
+
+@pytest.mark.parametrize("first", [0.06, 0.15, 0.3, 0.6])
+@pytest.mark.parametrize("second", [0.002, 0.02, 0.1])
+def test_a_second_ctrl_c_does_not_hang_the_command(first: float, second: float) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", TWICE, str(first), str(second)], capture_output=True, text=True, timeout=60,
+        start_new_session=True, check=False,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("stopped\n", "")
+
+
 HUNG_UP = """
 import signal
 def stop(number, _):
